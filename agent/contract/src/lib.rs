@@ -1,0 +1,21 @@
+//! The contract between the agent (root, owns kernel objects, runs and records) and the gateway (no
+//! privilege, parses hostile bytes).
+//!
+//! Takes and gives plain values; neither end's machinery shows here. What the kernel tells the gateway about
+//! a connection ([`flow::Flow`]) is part of the contract too, because the gateway reads it without the agent.
+//!
+//! Architecture invariant: nothing here decides anything.
+#![forbid(unsafe_code)]
+
+pub mod code;
+pub mod flow;
+pub mod ids;
+pub mod message;
+pub mod names;
+pub mod record;
+pub mod redact;
+pub mod run;
+pub mod seqpacket;
+
+/// Digest of the contract's sources, compared in the hello of the link.
+pub const CONTRACT: &str = include_str!(concat!(env!("OUT_DIR"), "/contract.txt"));

@@ -1,0 +1,192 @@
+//! Messages of the link. One postcard-encoded message a SEQPACKET packet; file descriptors ride along as
+//! SCM_RIGHTS in the order given by each variant.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::{
+    ids::RunId,
+    record::{Record, Unrecorded},
+    run::{Process, RunInfo},
+};
+
+/// Largest packet, bytes. Policies and other long texts travel as sealed memfds instead.
+pub const MAX_PACKET: usize = 128 * 1024;
+/// Most records in one batch.
+pub const MAX_BATCH: usize = 64;
+/// Largest encoded record, bytes.
+pub const MAX_RECORD: usize = 16 * 1024;
+
+/// From the gateway to the agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// First packet. `has_listeners` is true if this gateway process still holds listeners from an earlier
+    /// agent; else the agent makes some and sends them with [`ToGateway::Setup`].
+    Hello { version: String, contract: String, has_listeners: bool },
+    /// Records to write, in order. Answered by [`ToGateway::Recorded`] with the same `batch`.
+    Records { batch: u64, records: Vec<Record> },
+    /// Outcome of compiling the policies of `epoch`.
+    PolicyCompiled { epoch: u64, refused: Option<String> },
+    /// Asks who is behind a process id of a run's flow.
+    WhoIs { ticket: u64, run: RunId, tgid: u32 },
+}
+
+/// From the agent to the gateway.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToGateway {
+    /// Answer to the hello. Descriptors: none if the gateway has listeners; else exactly
+    /// [`LISTENERS`] in that order.
+    Setup(Box<Setup>),
+    /// New policies. Descriptor: a sealed memfd holding a postcard `Vec<PolicyFile>`.
+    Policy { epoch: u64, digest: String },
+    /// A run exists from now on. Descriptor: its synthetic-name memfd ([`crate::names`]).
+    RunStarted(RunInfo),
+    /// A run is over: its connections are closed and its state dropped.
+    RunEnded(RunId),
+    /// Every record of the batch is in the log, or none is.
+    Recorded { batch: u64, refused: Option<Unrecorded> },
+    /// Answer to [`ToAgent::WhoIs`].
+    Process { ticket: u64, process: Option<Process> },
+}
+
+/// The listeners, in the order in which their descriptors are sent.
+pub const LISTENERS: [Listener; 4] =
+    [Listener::Transparent, Listener::Gateway, Listener::DnsUdp, Listener::DnsTcp];
+
+/// What a listening socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Listener {
+    /// TCP [`TRANSPARENT_PORT`]: where the kernel redirects connections to.
+    Transparent,
+    /// TCP [`GATEWAY_PORT`]: `http://strait.internal` and the explicit proxy.
+    Gateway,
+    /// UDP 53.
+    DnsUdp,
+    /// TCP 53.
+    DnsTcp,
+}
+
+/// Port of [`Listener::Transparent`].
+pub const TRANSPARENT_PORT: u16 = 15001;
+/// Port of [`Listener::Gateway`].
+pub const GATEWAY_PORT: u16 = 80;
+
+/// What the gateway needs to work.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Setup {
+    /// Address of the gateway in the `strait` netns.
+    pub gateway: Ipv4Addr,
+    /// How names are resolved when the gateway dials.
+    pub resolver: Resolver,
+    /// Corporate proxy, if the only way out is one.
+    pub proxy: Option<UpstreamProxy>,
+    /// Operator-named hosts: the only way to a private address.
+    pub hosts: Vec<(String, IpAddr)>,
+    /// Hosts whose TLS is not intercepted.
+    pub passthrough: Vec<String>,
+    /// Hosts that may speak DNS over HTTPS.
+    pub doh: Vec<String>,
+    /// Extra trust anchors for upstream TLS, PEM.
+    pub anchors: String,
+    /// Whether the host's own trust store is used too.
+    pub system_anchors: bool,
+    /// The intermediate that signs leaves.
+    pub ca: Intermediate,
+    /// Limits.
+    pub limits: Limits,
+}
+
+/// How the gateway resolves names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Resolver {
+    /// The host's `/etc/resolv.conf`.
+    System,
+    /// These servers.
+    Servers(Vec<SocketAddr>),
+    /// The corporate proxy resolves; records say `vetted: "proxy"`.
+    Proxy,
+}
+
+/// A corporate proxy reached by CONNECT.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UpstreamProxy {
+    /// Host name or address of the proxy.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// `user:password` for Basic authentication.
+    pub credential: Option<Secret>,
+}
+
+/// Short-lived CA certificate and key that sign leaves; the root's key stays with the agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Intermediate {
+    /// Certificate chain to send behind a leaf, PEM, without the root.
+    pub chain: String,
+    /// Private key, PKCS#8 PEM.
+    pub key: Secret,
+}
+
+/// A secret value: zeroized on drop, no Debug text.
+#[derive(Clone, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Takes a value in.
+    pub fn new(value: String) -> Self {
+        Self(value)
+    }
+    /// Shows the value to the code that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(***)")
+    }
+}
+
+/// Limits per run and in all; counts unless a unit is named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Open connections per run.
+    pub connections_per_run: u32,
+    /// Names a run may look up in its life.
+    pub names_per_run: u32,
+    /// Bytes of a request head.
+    pub head_bytes: u32,
+    /// Seconds for a client to finish a request head or handshake.
+    pub head_seconds: u32,
+    /// Seconds to establish an upstream connection.
+    pub connect_seconds: u32,
+    /// Seconds an idle connection or stream may last.
+    pub idle_seconds: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_per_run: 1024,
+            names_per_run: 8192,
+            head_bytes: 64 * 1024,
+            head_seconds: 10,
+            connect_seconds: 10,
+            idle_seconds: 900,
+        }
+    }
+}
+
+/// One policy file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyFile {
+    /// File name for messages.
+    pub name: String,
+    /// Whether it is a guardrail: forbids only, above every agent's policy.
+    pub guardrail: bool,
+    /// Cedar text.
+    pub text: String,
+}

@@ -1,0 +1,195 @@
+//! A record as its maker hands it over. The agent adds what only it may say (`seq`, `agent`, `version`,
+//! `policy`, `prev`, `hash`) when it writes the line.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    code::Code,
+    ids::{RecordId, RunId},
+    run::Process,
+};
+
+/// One record on its way to the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Shared by the `decided` and the `done` line of one call.
+    pub id: RecordId,
+    /// The run it belongs to; `None` for what no run can be blamed for (host-wide events).
+    pub run: Option<RunId>,
+    /// Which of a call's two lines, if it is a call's.
+    pub phase: Option<Phase>,
+    /// Unix time in milliseconds by the maker's clock.
+    pub ts_ms: u64,
+    /// `CLOCK_BOOTTIME` in nanoseconds.
+    pub boot_ns: u64,
+    /// What happened.
+    pub body: Body,
+}
+
+/// The two lines of a call: exactly one of each per `id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Written before anything is forwarded.
+    Decided,
+    /// Written when the outcome is known, before the answer's end is released.
+    Done,
+}
+
+/// The stream a record belongs to, with its content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Body {
+    /// Something left the run or tried to.
+    Activity(Box<Activity>),
+    /// Something happened to the run or to Strait; no URLs or arguments in it.
+    Event(Event),
+}
+
+/// Activity: everything that left the run or tried to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Activity {
+    /// Who saw it.
+    pub source: Source,
+    /// What it was.
+    pub kind: Kind,
+    /// Whether it passed.
+    pub decision: Decision,
+    /// Why not, or what went wrong afterwards.
+    pub code: Option<Code>,
+    /// A sentence for people: the rule's `@reason` or our own.
+    pub reason: Option<String>,
+    /// `@id`s of the rules that decided.
+    pub rules: Vec<String>,
+    /// Where to.
+    pub dst: Destination,
+    /// `tcp`, `udp`, or the number of another protocol.
+    pub proto: String,
+    /// How it came: `egress`, `proxy`, `tool`, `web`; empty for kernel records.
+    pub via: String,
+    /// The HTTP request, if it was one.
+    pub request: Option<Request>,
+    /// The DNS question, if it was one.
+    pub dns: Option<Dns>,
+    /// Byte counts of a stream that isn't HTTP.
+    pub stream: Option<Traffic>,
+    /// The calling process.
+    pub process: Option<Process>,
+    /// Socket cookie: joins kernel and gateway records of one connection.
+    pub cookie: Option<u64>,
+    /// How many like events this line stands for.
+    pub count: u64,
+    /// From decision to end, microseconds; only on `done` lines.
+    pub duration_us: Option<u64>,
+}
+
+/// Who saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// The eBPF programs.
+    Kernel,
+    /// The gateway.
+    Gateway,
+}
+
+/// What kind of activity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// A connection attempt or an unconnected send.
+    Connect,
+    /// A packet at the host end of the veth.
+    Packet,
+    /// Creation of a socket.
+    Socket,
+    /// A DNS question.
+    Dns,
+    /// An HTTP request.
+    Request,
+    /// A byte stream: CONNECT or TCP that isn't HTTP, or a WebSocket after its upgrade.
+    Stream,
+    /// Kernel events that did not reach the log, counted.
+    Lost,
+}
+
+/// Whether it passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Decision {
+    /// It passed.
+    Allow,
+    /// It did not.
+    Deny,
+}
+
+/// Where to. Every field is what was judged: the canonical name, the vetted address.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destination {
+    /// Canonical host name, if the connection was made for one.
+    pub name: Option<String>,
+    /// Address: the vetted upstream, or the one the kernel refused.
+    pub addr: Option<IpAddr>,
+    /// Port.
+    pub port: Option<u16>,
+}
+
+/// An HTTP request and, on `done` lines, its outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Method as sent.
+    pub method: String,
+    /// Canonical URL, secrets hidden, bounded.
+    pub url: String,
+    /// HTTP version the client spoke: `1.0`, `1.1`, `2`.
+    pub version: String,
+    /// Status the client got.
+    pub status: Option<u16>,
+    /// Body bytes from the run.
+    pub bytes_out: Option<u64>,
+    /// Body bytes to the run.
+    pub bytes_in: Option<u64>,
+}
+
+/// A DNS question.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dns {
+    /// Name asked for, in presentation form.
+    pub name: String,
+    /// Record type asked for (`A`, `TXT`, `TYPE65`).
+    pub record_type: String,
+    /// Answer given: an address, `NODATA`, `NXDOMAIN`, `REFUSED`, `FORMERR`.
+    pub answer: String,
+}
+
+/// Bytes of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// From the run.
+    pub bytes_out: u64,
+    /// To the run.
+    pub bytes_in: u64,
+}
+
+/// Something that happened to a run or to Strait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Dotted name: `run.started`, `run.ended`, `policy.changed`, `enforcement.degraded`, `events.lost`…
+    pub name: String,
+    /// Small facts, each bounded; keys are camelCase.
+    pub facts: Vec<(String, String)>,
+}
+
+/// Why records were not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Unrecorded {
+    /// The log's disk is full or read-only.
+    #[error("the log can't be written")]
+    Log,
+    /// The run is not known or has ended.
+    #[error("the run has ended")]
+    Run,
+    /// A record broke a bound of the contract.
+    #[error("a record is not acceptable")]
+    Malformed,
+    /// No agent is connected.
+    #[error("the agent is not there")]
+    Agent,
+}

@@ -1,0 +1,2 @@
+//! The gateway: accept → identify → read → decide → forward → record.
+#![forbid(unsafe_code)]

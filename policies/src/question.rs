@@ -1,0 +1,98 @@
+//! What is asked and what comes back, in Strait's own words.
+
+use std::net::IpAddr;
+
+use strait_contract::{
+    code::Code,
+    run::{Process, RunInfo},
+};
+
+/// One call to decide.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    /// Who: the run, which is in its agent's version, which is in its agent.
+    pub run: &'a RunInfo,
+    /// Unix time in milliseconds.
+    pub now_ms: u64,
+    /// What.
+    pub ask: Ask<'a>,
+    /// The calling process, if a rule of the slice reads it ([`crate::Snapshot::reads_process`]) or it is
+    /// known anyway.
+    pub process: Option<&'a Process>,
+}
+
+/// What is asked for. Host names are canonical: lower case, A-labels, no trailing dot.
+#[derive(Clone, Debug)]
+pub enum Ask<'a> {
+    /// `Action::"http"` on a `Url`.
+    Http(HttpAsk<'a>),
+    /// `Action::"connect"` on an `Endpoint`: a TCP stream that isn't HTTP.
+    Connect {
+        /// Name the connection was made for.
+        host: Option<&'a str>,
+        /// Literal address it was made for.
+        address: Option<IpAddr>,
+        /// Port.
+        port: u16,
+    },
+    /// `Action::"dns"` on a `Name`: a record type other than A and AAAA.
+    Dns {
+        /// Name asked for.
+        name: &'a str,
+        /// Record type: `TXT`, `SRV`…
+        record_type: &'a str,
+    },
+}
+
+/// An HTTP request. The URL is the canonical one that is also sent.
+#[derive(Clone, Debug)]
+pub struct HttpAsk<'a> {
+    /// Method, upper case.
+    pub method: &'a str,
+    /// `http` or `https`.
+    pub scheme: &'a str,
+    /// Name or literal address.
+    pub host: &'a str,
+    /// Port.
+    pub port: u16,
+    /// Canonical path, with leading slash.
+    pub path: &'a str,
+    /// Decoded query pairs in order.
+    pub query: &'a [(String, String)],
+    /// Raw query length, bytes.
+    pub query_bytes: u32,
+    /// `egress`, `proxy`, `tool` or `web`.
+    pub via: &'a str,
+    /// Literal address, if the host is one.
+    pub address: Option<IpAddr>,
+    /// `Content-Length`, if the request tells.
+    pub body_bytes: Option<u64>,
+    /// `Content-Type` without parameters, lower case.
+    pub content_type: Option<&'a str>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Permitted by these rules.
+    Permit {
+        /// `@id`s of the satisfied permits.
+        rules: Vec<String>,
+    },
+    /// Permitted only by `@approval` rules.
+    Hold {
+        /// Their `@id`s.
+        rules: Vec<String>,
+        /// The first `@approval` text.
+        why: String,
+    },
+    /// Refused.
+    Refuse {
+        /// [`Code::ToolCallDenied`] or [`Code::PolicyError`].
+        code: Code,
+        /// `@id`s of the forbids, or of the rule that failed; empty if no permit matched.
+        rules: Vec<String>,
+        /// A sentence for people: `@reason`, or why in our words.
+        reason: String,
+    },
+}
