@@ -47,8 +47,7 @@ fn kernel_object() -> Result<()> {
     if !toolchain.installed() {
         bail!("the compiler of the kernel programs is missing; run `cargo xtask setup`");
     }
-    let mut cargo = exec::cargo();
-    toolchain.select(&mut cargo);
+    let mut cargo = toolchain.cargo();
     cargo
         .env("RUSTFLAGS", "-Cdebuginfo=2 -Clink-arg=--btf")
         .args(["build", "--release", "-Zbuild-std=core", "--target", "bpfel-unknown-none"])

@@ -6,7 +6,9 @@
 
 mod build;
 mod check;
+mod demo;
 mod exec;
+mod interrupt;
 mod setup;
 mod test;
 mod tidy;
@@ -35,6 +37,8 @@ enum Verb {
     Setup(setup::Args),
     /// Build the binaries and the kernel object, laid out in target/bin and target/lib.
     Build(build::Args),
+    /// Show real clients in runs: what passes, what is refused and why (needs root).
+    Demo(demo::Args),
     /// Run the whole test suite (needs root), or the tests whose names contain FILTER.
     Test(test::Args),
     /// Format, clippy, dependencies, docs, policy cases, tree.
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Setup(args) => setup::run(args),
         Verb::Build(args) => build::run(args).map(drop),
+        Verb::Demo(args) => demo::run(args),
         Verb::Test(args) => test::run(args),
         Verb::Check => check::run(),
     };

@@ -38,13 +38,23 @@ impl BpfToolchain {
         }
     }
 
-    /// Tells a cargo command to use it.
-    pub(crate) fn select(self, cargo: &mut Command) {
+    /// A cargo that compiles with it.
+    pub(crate) fn cargo(self) -> Command {
         match self {
-            // Cargo asks for nightly features by this variable; the compiler is a release.
-            Self::Debian => cargo.env("RUSTC", DEBIAN_RUSTC).env("RUSTC_BOOTSTRAP", "1"),
-            Self::Nightly => cargo.env("RUSTUP_TOOLCHAIN", "nightly"),
-        };
+            Self::Debian => {
+                // Cargo allows nightly features by the variable; the compiler is a release.
+                let mut cargo = exec::cargo();
+                cargo.env("RUSTC", DEBIAN_RUSTC).env("RUSTC_BOOTSTRAP", "1");
+                cargo
+            }
+            Self::Nightly => {
+                // Through rustup: the cargo that runs us is of one toolchain and no proxy.
+                let mut rustup = Command::new("rustup");
+                rustup.current_dir(crate::workspace::root()).args(["run", "nightly", "cargo"]);
+                rustup.env_remove("RUSTC");
+                rustup
+            }
+        }
     }
 }
 
