@@ -6,3 +6,4 @@
 //! Architecture invariant: root never opens a TCP connection, serves a page or reads an agent's bytes.
 
 pub mod instance;
+pub mod run;
