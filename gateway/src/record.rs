@@ -17,7 +17,7 @@ use strait_contract::{
     record::{Activity, Body, Decision, Phase, Record, Unrecorded},
 };
 
-mod facts;
+pub(crate) mod facts;
 mod recorder;
 
 pub use facts::Outcome;
