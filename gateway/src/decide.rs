@@ -85,7 +85,7 @@ impl Refusal {
 /// [`Refused`] if policy refuses, or if the decision can't be recorded.
 pub async fn decide(gateway: &Gateway, call: Call) -> Result<Permitted, Refused> {
     let mut guard = Guard::open(&gateway.recorder, call.id, call.caller.run.info.id.clone(), Line::of(&call));
-    let verdict = verdict(gateway, &call).await;
+    let verdict = verdict(gateway, &call, &mut guard).await;
     match verdict {
         Verdict::Permit { rules } => match guard.allow(rules).await {
             Ok(()) => Ok(Permitted { call, guard }),
@@ -150,7 +150,7 @@ fn unrecorded(id: RecordId, why: Unrecorded) -> Refused {
     }
 }
 
-async fn verdict(gateway: &Gateway, call: &Call) -> Verdict {
+async fn verdict(gateway: &Gateway, call: &Call, guard: &mut Guard) -> Verdict {
     let policy = gateway.policy.load_full();
     let run = &call.caller.run.info;
     let mut process = call.caller.process();
@@ -159,6 +159,9 @@ async fn verdict(gateway: &Gateway, call: &Call) -> Verdict {
         && policy.reads_process(&question)
     {
         process = gateway.whois.ask(&run.id, flow.tgid).await.or(process);
+        if let Some(process) = &process {
+            guard.set_process(process.clone());
+        }
     }
     let question = Question { run, now_ms: now_ms(), ask: call.ask(), process: process.as_ref() };
     policy.decide(&question)

@@ -14,7 +14,8 @@ use rustix::time::{ClockId, clock_gettime};
 use strait_contract::{
     code::Code,
     ids::{RecordId, RunId},
-    record::{Activity, Body, Decision, Phase, Record, Unrecorded},
+    record::{Activity, Body, Phase, Record, Unrecorded},
+    run::Process,
 };
 
 pub(crate) mod facts;
@@ -77,6 +78,13 @@ impl Guard {
     /// Id of both lines.
     pub fn id(&self) -> RecordId {
         self.id
+    }
+
+    /// Puts in what the agent told of the calling process.
+    pub(crate) fn set_process(&mut self, process: Process) {
+        if let Some(line) = self.line.as_mut() {
+            line.set_process(process);
+        }
     }
 
     /// Writes the `decided` line of a permitted call and waits until it is on record.
@@ -167,21 +175,18 @@ impl Drop for Guard {
         match self.state {
             State::Closed => {}
             State::Open => {
-                let reason = "the client went away before the call was decided";
-                if let Some((decided, done)) = self.refusal(Code::ClientGone, Vec::new(), reason, None) {
+                let Outcome { code, reason, .. } = Outcome::gone();
+                let code = code.unwrap_or(Code::Internal);
+                let reason = reason.unwrap_or_default();
+                if let Some((decided, done)) = self.refusal(code, Vec::new(), &reason, None) {
                     self.recorder.tell(decided);
                     self.recorder.tell(done);
                 }
             }
             State::Decided => {
-                let reason = "the client went away before the answer was complete";
-                self.finish(&Outcome::failed(Code::ClientGone, reason.to_owned()));
+                let outcome = Outcome::gone();
+                self.finish(&outcome);
             }
         }
     }
-}
-
-/// Whether an activity passed.
-pub(crate) fn passed(activity: &Activity) -> bool {
-    activity.decision == Decision::Allow
 }

@@ -6,6 +6,7 @@ use strait_contract::{
     code::Code,
     record::{Activity, Decision, Destination, Dns, Kind, Request, Source, Traffic},
     redact::{redact_text, redact_url},
+    run::Process,
 };
 
 use super::MAX_TEXT;
@@ -38,6 +39,15 @@ impl Outcome {
     pub fn failed(code: Code, reason: String) -> Self {
         Self { code: Some(code), reason: Some(reason), ..Self::default() }
     }
+
+    /// Nobody is left to answer: the client went away, or the task that served it panicked.
+    pub fn gone() -> Self {
+        if std::thread::panicking() {
+            Self::failed(Code::Internal, "a fault inside the gateway ended the call".to_owned())
+        } else {
+            Self::failed(Code::ClientGone, "the client went away before the end".to_owned())
+        }
+    }
 }
 
 /// The activity of one call, from the moment it is known to its last line.
@@ -47,7 +57,7 @@ pub(crate) struct Line(Box<Activity>);
 impl Line {
     /// The facts of a call.
     pub(crate) fn of(call: &Call) -> Self {
-        let mut activity = blank(Kind::Request, call.caller.as_ref(), Some(call.via));
+        let mut activity = blank(Kind::Request, Some(call.caller.as_ref()), Some(call.via));
         match &call.what {
             What::Http(http) => http_facts(&mut activity, http),
             What::Stream(to) => {
@@ -61,18 +71,23 @@ impl Line {
 
     /// A connection of which nothing more is known than who made it and where to.
     pub(crate) fn connection(kind: Kind, caller: &Caller, via: Via, to: Destination) -> Self {
-        let mut activity = blank(kind, caller, Some(via));
+        let mut activity = blank(kind, Some(caller), Some(via));
         activity.dst = to;
         Self(activity)
     }
 
     /// A request that could not be read as a call: what of it is fit to be shown.
     pub(crate) fn unread(caller: &Caller, via: Via, to: Destination, request: Request) -> Self {
-        let mut activity = blank(Kind::Request, caller, Some(via));
+        let mut activity = blank(Kind::Request, Some(caller), Some(via));
         activity.dst = to;
         let url = redact_url(&request.url, MAX_URL);
         activity.request = Some(Request { url, method: redact_text(&request.method, 64), ..request });
         Self(activity)
+    }
+
+    /// Puts in what the agent told of the calling process.
+    pub(super) fn set_process(&mut self, process: Process) {
+        self.0.process = Some(process);
     }
 
     pub(super) fn allow(&mut self, rules: Vec<String>) {
@@ -120,7 +135,7 @@ impl Line {
 }
 
 /// An activity of this caller that says nothing yet; refused until decided.
-pub(crate) fn blank(kind: Kind, caller: &Caller, via: Option<Via>) -> Box<Activity> {
+pub(crate) fn blank(kind: Kind, caller: Option<&Caller>, via: Option<Via>) -> Box<Activity> {
     Box::new(Activity {
         source: Source::Gateway,
         kind,
@@ -134,8 +149,8 @@ pub(crate) fn blank(kind: Kind, caller: &Caller, via: Option<Via>) -> Box<Activi
         request: None,
         dns: None,
         stream: None,
-        process: caller.process(),
-        cookie: caller.flow.map(|flow| flow.cookie),
+        process: caller.and_then(Caller::process),
+        cookie: caller.and_then(|caller| caller.flow).map(|flow| flow.cookie),
         count: 1,
         duration_us: None,
     })

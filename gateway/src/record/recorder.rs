@@ -110,6 +110,13 @@ impl Recorder {
         self.ask(record, None).await.map_err(|lost| lost.why)
     }
 
+    /// Hands a record over without waiting; it is lost if it can't be written now.
+    pub fn tell_once(&self, record: Record) {
+        if self.is_up() {
+            let _ = self.queue.send(Entry { first: record, second: None, waiter: None, lasting: false, alone: true });
+        }
+    }
+
     /// Hands a record over without waiting; it is kept until it is on record.
     pub fn tell(&self, record: Record) {
         // The queue is closed only when the process ends.
