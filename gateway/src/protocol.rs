@@ -1,0 +1,4 @@
+//! Protocol adapters: bytes become a call.
+
+pub mod http;
+pub mod tls;

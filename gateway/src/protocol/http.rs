@@ -1,0 +1,3 @@
+//! HTTP/1.x and HTTP/2.
+
+pub mod head;

@@ -1,0 +1,4 @@
+//! TLS towards the run.
+
+pub mod hello;
+pub mod leaf;
