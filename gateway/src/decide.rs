@@ -140,7 +140,7 @@ async fn write_down(
     }
 }
 
-fn unrecorded(id: RecordId, why: Unrecorded) -> Refused {
+pub(crate) fn unrecorded(id: RecordId, why: Unrecorded) -> Refused {
     Refused {
         id,
         code: Code::RecordUnavailable,

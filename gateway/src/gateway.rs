@@ -18,6 +18,7 @@ use crate::{
     protocol::tls::leaf::Leaves,
     record::{Queue, Recorder},
     runs::Runs,
+    url::{NameError, Names},
 };
 
 /// Reads the kernel's account of an accepted connection; `None` if there is none. Production asks
@@ -75,6 +76,8 @@ pub struct Settings {
     pub passthrough: HashSet<String>,
     /// Hosts that may speak DNS over HTTPS.
     pub doh: HashSet<String>,
+    /// Names that are good although reserved or of one label: those of `hosts`.
+    pub names: Names,
     /// The dialling side.
     pub dialer: Dialer,
     /// Certificates for intercepted TLS.
@@ -87,6 +90,9 @@ pub enum SettingsError {
     /// The dialling side.
     #[error(transparent)]
     Dialer(#[from] crate::forward::dial::SetupError),
+    /// A name in `hosts`.
+    #[error(transparent)]
+    Names(#[from] NameError),
     /// The intermediate.
     #[error(transparent)]
     Leaves(#[from] crate::protocol::tls::leaf::LeafError),
@@ -100,11 +106,13 @@ impl Settings {
     pub fn new(setup: Setup) -> Result<Self, SettingsError> {
         let dialer = Dialer::new(&setup)?;
         let leaves = Leaves::new(&setup.ca)?;
+        let names = Names::new(setup.hosts.iter().map(|(name, _)| name.as_str()))?;
         Ok(Self {
             gateway: setup.gateway,
             limits: setup.limits,
             passthrough: setup.passthrough.into_iter().collect(),
             doh: setup.doh.into_iter().collect(),
+            names,
             dialer,
             leaves,
         })

@@ -18,6 +18,7 @@ use crate::{
     },
     record::facts::{self, Line},
     refuse,
+    runs::Admission,
 };
 
 /// What all requests of one connection share.
@@ -26,6 +27,8 @@ pub(crate) struct Context {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) caller: Arc<Caller>,
+    /// The connection's place in the quota of its run, kept by its tunnels too.
+    pub(crate) admission: Arc<Admission>,
     /// Told when the gateway is to stop: idle connections end, answers under way are completed.
     pub(crate) stop: watch::Receiver<bool>,
 }
@@ -59,7 +62,7 @@ pub(crate) async fn serve(gateway: Arc<Gateway>, accepted: Accepted, stop: watch
     };
     let Identified { socket, caller, to, admission, settings } = identified;
     let run = Arc::clone(&caller.run);
-    let context = Context { gateway, settings, caller, stop };
+    let context = Context { gateway, settings, caller, admission: Arc::new(admission), stop };
     let wire = Wire::new(socket);
     tokio::select! {
         () = run.ended() => {}
@@ -70,7 +73,6 @@ pub(crate) async fn serve(gateway: Arc<Gateway>, accepted: Accepted, stop: watch
             }
         } => {}
     }
-    drop(admission);
 }
 
 /// Serves a stream that leads to `to`: a redirected connection, or a tunnel that the client asked for.

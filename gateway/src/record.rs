@@ -80,6 +80,11 @@ impl Guard {
         self.id
     }
 
+    /// The rules that permitted the call.
+    pub(crate) fn rules(&self) -> Vec<String> {
+        self.line.as_ref().map(|line| line.rules().to_vec()).unwrap_or_default()
+    }
+
     /// Puts in what the agent told of the calling process.
     pub(crate) fn set_process(&mut self, process: Process) {
         if let Some(line) = self.line.as_mut() {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use strait_contract::code::Code;
 
 use crate::{
-    call::{Call, What},
+    call::{Call, What, host_text},
     decide::Refused,
 };
 
@@ -118,7 +118,7 @@ pub(crate) fn how_to_allow(call: &Call) -> String {
             "@id(\"allow-this\") permit(principal in Agent::\"{agent}\", action == Action::\"http\", resource in \
              Host::\"{}\") when {{ context.method == \"{}\" && context.scheme == \"{}\" && context.port == {} && \
              context.path == {} }};",
-            http.target.host_text(),
+            host_text(&http.target),
             http.method,
             http.target.scheme().as_str(),
             http.target.port(),

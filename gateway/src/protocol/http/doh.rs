@@ -3,7 +3,7 @@
 use http::{HeaderMap, header};
 use strait_contract::code::Code;
 
-use crate::{call::HttpCall, decide::Refusal, gateway::Settings};
+use crate::{call::{HttpCall, host_text}, decide::Refusal, gateway::Settings};
 
 /// Public resolvers that answer DNS over HTTPS in any of its forms.
 const KNOWN: &[&str] = &[
@@ -43,7 +43,7 @@ const JSON: &str = "application/dns-json";
 /// # Errors
 /// The refusal.
 pub(crate) fn check(settings: &Settings, call: &HttpCall, headers: &HeaderMap) -> Result<(), Refusal> {
-    let host = call.target.host_text();
+    let host = host_text(&call.target);
     if settings.doh.contains(host) {
         return Ok(());
     }

@@ -12,7 +12,7 @@ use crate::{
     decide::Refusal,
     gateway::Settings,
     record::facts,
-    url::{Host, Scheme, Target, TargetError},
+    url::{Scheme, Target, UrlError, host_and_port_with},
 };
 
 /// Name of the gateway itself.
@@ -39,7 +39,7 @@ pub(crate) fn read(front: &Front, head: &Parts, body_bytes: Option<u64>) -> Resu
         return Err(Refusal::new(Code::MalformedRequest, reason));
     }
     let target = match &front.place {
-        Origin::Fixed { scheme, to } => fixed(*scheme, to, head)?,
+        Origin::Fixed { scheme, to } => fixed(&front.context.settings, *scheme, to, head)?,
         Origin::Proxy if head.method == Method::CONNECT => return tunnel(front, head).map(Asked::Tunnel),
         Origin::Proxy => match absolute(front, head)? {
             Some(target) => target,
@@ -59,7 +59,7 @@ pub(crate) fn read(front: &Front, head: &Parts, body_bytes: Option<u64>) -> Resu
 }
 
 /// A request on a connection that was made for one origin.
-fn fixed(scheme: Scheme, to: &Endpoint, head: &Parts) -> Result<Target, Refusal> {
+fn fixed(settings: &Settings, scheme: Scheme, to: &Endpoint, head: &Parts) -> Result<Target, Refusal> {
     if head.method == Method::CONNECT {
         return Err(Refusal::new(Code::MalformedRequest, "CONNECT inside a connection that leads somewhere already")
             .hint("send CONNECT to the gateway's own address"));
@@ -73,15 +73,15 @@ fn fixed(scheme: Scheme, to: &Endpoint, head: &Parts) -> Result<Target, Refusal>
         return Err(Refusal::new(Code::NameMismatch, reason));
     }
     let target = match (named, host(&head.headers)?) {
-        (Some(named), Some(host)) => agreed(scheme, named, host, path)?,
-        (Some(one), None) | (None, Some(one)) => parse(scheme, one, path)?,
+        (Some(named), Some(host)) => agreed(settings, scheme, named, host, path)?,
+        (Some(one), None) | (None, Some(one)) => parse(settings, scheme, one, path)?,
         // HTTP/1.0 without Host: the connection itself says where it goes.
-        (None, None) => parse(scheme, &authority(to, scheme), path)?,
+        (None, None) => Target::from_host(scheme, to.host.clone(), to.port, path).map_err(|error| unreadable(&error))?,
     };
     if target.host() != &to.host || target.port() != to.port {
         let reason = format!(
             "the request names `{}:{}`, the connection was made for `{}`",
-            target.host_text(),
+            target.host(),
             target.port(),
             to.text()
         );
@@ -93,15 +93,16 @@ fn fixed(scheme: Scheme, to: &Endpoint, head: &Parts) -> Result<Target, Refusal>
 
 /// A request to the gateway's own address: for an origin in absolute form, else for the gateway itself.
 fn absolute(front: &Front, head: &Parts) -> Result<Option<Target>, Refusal> {
+    let settings = &front.context.settings;
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let host = host(&head.headers)?;
     let Some((scheme, named)) = head.uri.scheme_str().zip(head.uri.authority()) else {
-        let own = host.is_none_or(|host| is_own(&front.context.settings, host));
+        let own = host.is_none_or(|host| is_own(settings, host));
         return if own { Ok(None) } else { Err(foreign(host.unwrap_or_default())) };
     };
-    if is_own(&front.context.settings, named.as_str()) {
+    if is_own(settings, named.as_str()) {
         return match host {
-            Some(host) if !is_own(&front.context.settings, host) => Err(foreign(host)),
+            Some(host) if !is_own(settings, host) => Err(foreign(host)),
             _ => Ok(None),
         };
     }
@@ -114,24 +115,24 @@ fn absolute(front: &Front, head: &Parts) -> Result<Option<Target>, Refusal> {
         }
     };
     match host {
-        Some(host) => agreed(scheme, named.as_str(), host, path).map(Some),
-        None => parse(scheme, named.as_str(), path).map(Some),
+        Some(host) => agreed(settings, scheme, named.as_str(), host, path).map(Some),
+        None => parse(settings, scheme, named.as_str(), path).map(Some),
     }
 }
 
 /// Where a CONNECT leads. Its port must be told.
 fn tunnel(front: &Front, head: &Parts) -> Result<Endpoint, Refusal> {
     let asked = head.uri.authority().map_or_else(|| head.uri.to_string(), |authority| authority.to_string());
-    if is_own(&front.context.settings, &asked) {
+    let settings = &front.context.settings;
+    if is_own(settings, &asked) {
         let reason = format!("`{asked}` is the gateway itself");
         return Err(Refusal::new(Code::MalformedRequest, reason).hint("ask it without CONNECT"));
     }
-    let endpoint = endpoint(&asked)?;
+    let endpoint = endpoint(settings, &asked)?;
     let Some(host) = host(&head.headers)? else { return Ok(endpoint) };
     // Some clients leave the port out here.
-    let named = parse(Scheme::Https, host, "/")?;
-    let same_port = named.port() == endpoint.port || !has_port(host);
-    if named.host() != &endpoint.host || !same_port {
+    let (named, port) = host_and_port_with(host, Some(endpoint.port), &settings.names).map_err(|error| unreadable(&error))?;
+    if named != endpoint.host || port != endpoint.port {
         let reason = format!("CONNECT names `{asked}`, Host names `{host}`");
         return Err(Refusal::new(Code::NameMismatch, reason).hint("name the same host in both"));
     }
@@ -139,24 +140,16 @@ fn tunnel(front: &Front, head: &Parts) -> Result<Endpoint, Refusal> {
 }
 
 /// `host:port`, both required.
-pub(crate) fn endpoint(authority: &str) -> Result<Endpoint, Refusal> {
-    if !has_port(authority) {
-        let reason = format!("CONNECT to `{authority}` names no port");
-        return Err(Refusal::new(Code::MalformedRequest, reason).hint("write host:port"));
-    }
-    let target = parse(Scheme::Https, authority, "/")?;
-    Ok(Endpoint { host: Host::clone(target.host()), port: target.port() })
+fn endpoint(settings: &Settings, authority: &str) -> Result<Endpoint, Refusal> {
+    let read = host_and_port_with(authority, None, &settings.names);
+    let (host, port) = read.map_err(|error| unreadable(&error).hint("write CONNECT host:port"))?;
+    Ok(Endpoint { host, port })
 }
 
-fn has_port(authority: &str) -> bool {
-    let after_address = authority.rsplit_once(']').map_or(authority, |(_, rest)| rest);
-    after_address.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty())
-}
-
-fn agreed(scheme: Scheme, named: &str, host: &str, path: &str) -> Result<Target, Refusal> {
-    let target = parse(scheme, named, path)?;
+fn agreed(settings: &Settings, scheme: Scheme, named: &str, host: &str, path: &str) -> Result<Target, Refusal> {
+    let target = parse(settings, scheme, named, path)?;
     if named != host {
-        let other = parse(scheme, host, "/")?;
+        let other = parse(settings, scheme, host, "/")?;
         if other.host() != target.host() || other.port() != target.port() {
             let reason = format!("the request line names `{named}`, Host names `{host}`");
             return Err(Refusal::new(Code::NameMismatch, reason).hint("name the same host in both"));
@@ -165,11 +158,11 @@ fn agreed(scheme: Scheme, named: &str, host: &str, path: &str) -> Result<Target,
     Ok(target)
 }
 
-fn parse(scheme: Scheme, authority: &str, path: &str) -> Result<Target, Refusal> {
-    Target::from_parts(scheme, authority, path).map_err(|error| unreadable(&error))
+fn parse(settings: &Settings, scheme: Scheme, authority: &str, path: &str) -> Result<Target, Refusal> {
+    Target::from_parts_with(scheme, authority, path, &settings.names).map_err(|error| unreadable(&error))
 }
 
-fn unreadable(error: &TargetError) -> Refusal {
+fn unreadable(error: &UrlError) -> Refusal {
     Refusal::new(error.code(), error.to_string())
 }
 
@@ -198,14 +191,6 @@ fn foreign(host: &str) -> Refusal {
     let reason = format!("this is `{GATEWAY_NAME}`, not `{host}`");
     Refusal::new(Code::NameMismatch, reason)
         .hint("to use the gateway as a proxy, send the whole URL in the request line or use CONNECT")
-}
-
-fn authority(to: &Endpoint, scheme: Scheme) -> String {
-    if to.port == scheme.default_port() && to.host.address().is_none() {
-        to.host.name().unwrap_or_default().to_owned()
-    } else {
-        to.text()
-    }
 }
 
 fn content_type(headers: &HeaderMap) -> Option<String> {
