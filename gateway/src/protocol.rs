@@ -1,0 +1,8 @@
+//! Protocol adapters: bytes become a call.
+
+pub mod detect;
+pub mod http;
+pub mod ssh;
+pub mod stream;
+pub mod tls;
+pub mod wire;
