@@ -10,7 +10,7 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{listeners, supervise};
+use crate::{listeners, policy_source, supervise};
 
 /// The executable that has the roles: `strait-agent`.
 #[derive(Clone, Debug)]
@@ -45,6 +45,7 @@ pub fn dispatch() -> Option<ExitCode> {
     let argument = arguments.next().and_then(|argument| argument.into_string().ok()).unwrap_or_default();
     let outcome = match role.as_str() {
         listeners::CHILD => listeners::child_main(&argument),
+        policy_source::CHILD => policy_source::child_main(),
         supervise::CHILD => supervise::child_main(&argument),
         _ => return None,
     };

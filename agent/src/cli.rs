@@ -1,3 +1,4 @@
-//! The command line.
+//! The `strait` command line.
 
 pub mod log;
+pub mod policy;

@@ -14,6 +14,6 @@ pub mod instance;
 pub mod link;
 pub mod listeners;
 pub mod log;
-// pub mod policy_source;
+pub mod policy_source;
 mod readiness;
 pub mod supervise;

@@ -4,7 +4,7 @@
 //! A set that is refused changes nothing: the last good one stays. With none every call is refused.
 
 use std::{
-    fs, io,
+    io,
     io::{Read as _, Write as _},
     path::{Path, PathBuf},
     process::Stdio,
@@ -14,17 +14,18 @@ use std::{
 use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 use strait_contract::message::PolicyFile;
-use strait_policies::Snapshot;
+use strait_policies::{ReadError, Snapshot, read_dir};
 
 use crate::{
     child::Program,
+    config::Config,
     link::{Applied, Link, NotApplied},
 };
 
 /// First argument of the child that compiles.
 pub const CHILD: &str = "__policies";
 /// Most bytes of all policy files.
-const MOST_BYTES: u64 = 16 * 1024 * 1024;
+const MOST_BYTES: usize = 16 * 1024 * 1024;
 /// How long compiling may take.
 const COMPILE_WITHIN: Duration = Duration::from_secs(30);
 /// Address space that compiling may take, bytes.
@@ -43,13 +44,8 @@ pub struct Checked {
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// A file or folder can't be read.
-    #[error("`{path}` can't be read: {source}")]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// The files are too long.
     #[error("the policies in `{0}` are longer than {MOST_BYTES} bytes")]
     TooLarge(PathBuf),
@@ -64,6 +60,13 @@ pub enum PolicyError {
     Link(#[from] NotApplied),
 }
 
+/// What the child is asked.
+#[derive(Debug, Serialize, Deserialize)]
+struct Task {
+    files: Vec<PolicyFile>,
+    passthrough: Vec<String>,
+}
+
 /// What the child answers.
 #[derive(Debug, Serialize, Deserialize)]
 enum Compiled {
@@ -75,13 +78,18 @@ enum Compiled {
 #[derive(Clone, Debug)]
 pub struct PolicySource {
     folder: PathBuf,
+    passthrough: Vec<String>,
     program: Program,
 }
 
 impl PolicySource {
-    /// The policies of a config folder.
-    pub fn new(config_dir: &Path, program: Program) -> Self {
-        Self { folder: config_dir.join("policies"), program }
+    /// The policies beside a config. Its passthrough hosts can't have rules about paths, since nobody reads them.
+    pub fn new(config: &Config, program: Program) -> Self {
+        Self {
+            folder: config.instance.config_dir.join("policies"),
+            passthrough: config.network.passthrough.clone(),
+            program,
+        }
     }
 
     /// Reads and compiles what is there now, without making it live. Blocks.
@@ -89,9 +97,13 @@ impl PolicySource {
     /// # Errors
     /// See [`PolicyError`].
     pub fn check(&self) -> Result<Checked, PolicyError> {
-        let files = read(&self.folder)?;
-        let digest = compile_in_child(&self.program, &files)?;
-        Ok(Checked { files, digest })
+        let files = read_dir(&self.folder)?;
+        if files.iter().map(|file| file.text.len()).sum::<usize>() > MOST_BYTES {
+            return Err(PolicyError::TooLarge(self.folder.clone()));
+        }
+        let task = Task { files, passthrough: self.passthrough.clone() };
+        let digest = compile_in_child(&self.program, &task)?;
+        Ok(Checked { files: task.files, digest })
     }
 
     /// Reads, compiles and makes live; the last good set stays on any error.
@@ -108,44 +120,9 @@ impl PolicySource {
     }
 }
 
-/// All `*.cedar` files of the folder and of `guardrails/` in it, by name. A folder that isn't there has none.
-fn read(folder: &Path) -> Result<Vec<PolicyFile>, PolicyError> {
-    let mut files = Vec::new();
-    let mut left = MOST_BYTES;
-    for (guardrail, place) in [(true, folder.join("guardrails")), (false, folder.to_owned())] {
-        let fault = |path: &Path| {
-            let path = path.to_owned();
-            move |source| PolicyError::File { path, source }
-        };
-        let entries = match fs::read_dir(&place) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(fault(&place)(error)),
-        };
-        let mut paths = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(fault(&place))?.path();
-            if path.extension().is_some_and(|extension| extension == "cedar") {
-                paths.push(path);
-            }
-        }
-        paths.sort();
-        for path in paths {
-            let file = fs::File::open(&path).map_err(fault(&path))?;
-            let mut text = String::new();
-            let length = file.take(left + 1).read_to_string(&mut text).map_err(fault(&path))?;
-            let length = u64::try_from(length).unwrap_or(u64::MAX);
-            left = left.checked_sub(length).ok_or_else(|| PolicyError::TooLarge(folder.to_owned()))?;
-            let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
-            files.push(PolicyFile { name, guardrail, text });
-        }
-    }
-    Ok(files)
-}
-
-fn compile_in_child(program: &Program, files: &[PolicyFile]) -> Result<String, PolicyError> {
+fn compile_in_child(program: &Program, task: &Task) -> Result<String, PolicyError> {
     let check = |error: io::Error| PolicyError::Check(error.to_string());
-    let input = postcard::to_stdvec(files).map_err(|error| PolicyError::Check(error.to_string()))?;
+    let input = postcard::to_stdvec(task).map_err(|error| PolicyError::Check(error.to_string()))?;
     let mut child = program
         .command(CHILD)
         .stdin(Stdio::piped())
@@ -196,11 +173,26 @@ pub fn child_main() -> anyhow::Result<()> {
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     let mut input = Vec::new();
     io::stdin().read_to_end(&mut input)?;
-    let files: Vec<PolicyFile> = postcard::from_bytes(&input)?;
+    let Task { files, passthrough } = postcard::from_bytes(&input)?;
     let compiled = match Snapshot::compile(&files, 0) {
-        Ok(snapshot) => Compiled::Digest(snapshot.digest().to_owned()),
+        Ok(snapshot) => match unread_path(&snapshot, &passthrough) {
+            None => Compiled::Digest(snapshot.digest().to_owned()),
+            Some(why) => Compiled::Refused(why),
+        },
         Err(refused) => Compiled::Refused(refused.to_string()),
     };
     io::stdout().write_all(&postcard::to_stdvec(&compiled)?)?;
     Ok(())
+}
+
+/// Says which rule is about the paths of a host whose TLS isn't read (case 42).
+fn unread_path(snapshot: &Snapshot, passthrough: &[String]) -> Option<String> {
+    snapshot.hosts_with_path_rules().iter().find_map(|rule| {
+        let host = passthrough.iter().find(|host| rule.host.names(host))?;
+        Some(format!(
+            "rule `{}` is about requests to `{host}`, which `network.passthrough` leaves unread: take the host out of \
+             `passthrough`, or write a rule of action `connect`",
+            rule.rule
+        ))
+    })
 }
