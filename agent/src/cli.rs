@@ -1,0 +1,4 @@
+//! The `strait` command line.
+
+pub mod log;
+pub mod policy;
