@@ -5,5 +5,8 @@
 //!
 //! Architecture invariant: root never opens a TCP connection, serves a page or reads an agent's bytes.
 
+pub mod cli;
+pub mod control;
 pub mod instance;
+pub mod launch;
 pub mod run;
