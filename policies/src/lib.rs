@@ -7,6 +7,21 @@
 //! refuses the call.
 #![forbid(unsafe_code)]
 
+mod bounds;
+mod digest;
+mod index;
+mod lint;
+mod load;
+mod model;
+mod names;
+mod problem;
 pub mod question;
+mod reads;
+mod request;
+mod snapshot;
 
+pub use model::schema_text;
+pub use problem::{Problem, Refused};
 pub use question::{Ask, HttpAsk, Question, Verdict};
+pub use snapshot::Snapshot;
+pub use strait_contract::message::PolicyFile;
