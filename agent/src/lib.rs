@@ -5,4 +5,5 @@
 //!
 //! Architecture invariant: root never opens a TCP connection, serves a page or reads an agent's bytes.
 
+pub mod cli;
 pub mod instance;

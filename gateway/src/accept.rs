@@ -7,13 +7,13 @@ use std::{
     time::Duration,
 };
 
-use strait_contract::message::Listener;
+use strait_contract::message::{LISTENERS, Listener};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
 };
 
-use crate::{gateway::Gateway, pipeline};
+use crate::{gateway::Gateway, link::Handover, pipeline, protocol::dns};
 
 /// A connection of which nothing is known yet but its two ends.
 #[derive(Debug)]
@@ -24,6 +24,30 @@ pub struct Accepted {
     pub peer: SocketAddrV4,
     /// Where it arrived.
     pub listener: Listener,
+}
+
+/// Serves the listeners that the agent has made.
+///
+/// # Errors
+/// The first of them that is not a socket of its kind.
+pub fn start(gateway: &Arc<Gateway>, handover: Handover, stop: &watch::Receiver<bool>) -> io::Result<()> {
+    let (mut udp, mut tcp) = (None, None);
+    for (fd, kind) in handover.listeners.into_iter().zip(LISTENERS) {
+        match kind {
+            Listener::Transparent | Listener::Gateway => {
+                let listener = std::net::TcpListener::from(fd);
+                listener.set_nonblocking(true)?;
+                let listener = TcpListener::from_std(listener)?;
+                tokio::spawn(listen(Arc::clone(gateway), listener, kind, stop.clone()));
+            }
+            Listener::DnsUdp => udp = Some(std::net::UdpSocket::from(fd)),
+            Listener::DnsTcp => tcp = Some(std::net::TcpListener::from(fd)),
+        }
+    }
+    if let (Some(udp), Some(tcp)) = (udp, tcp) {
+        tokio::spawn(dns::serve(Arc::clone(gateway), udp, tcp, stop.clone()));
+    }
+    Ok(())
 }
 
 /// Accepts connections until `stop` says so; each is served by a task of its own.

@@ -7,7 +7,7 @@ use strait_policies::{Ask, HttpAsk};
 
 use crate::{
     runs::Run,
-    url::{Host, Target},
+    url::{Host, Name, Target},
 };
 
 /// Who calls: known from the kernel alone, shared by all calls of a connection.
@@ -116,7 +116,7 @@ impl Call {
         match &self.what {
             What::Http(call) => Ask::Http(call.ask(self.via)),
             What::Stream(to) => Ask::Connect {
-                host: to.host.name(),
+                host: to.host.name().map(Name::as_str),
                 address: to.host.address(),
                 port: to.port,
             },
@@ -132,7 +132,7 @@ impl HttpCall {
         HttpAsk {
             method: self.method.as_str(),
             scheme: self.target.scheme().as_str(),
-            host: self.target.host_text(),
+            host: host_text(&self.target),
             port: self.target.port(),
             path: self.target.path(),
             query: &self.query,
@@ -148,14 +148,22 @@ impl HttpCall {
     }
 }
 
-/// Literal address of a host, if it is one.
 impl Endpoint {
     /// `name:port` or `[v6]:port`, as people write it.
     pub fn text(&self) -> String {
-        match self.host.address() {
-            Some(IpAddr::V6(addr)) => format!("[{addr}]:{}", self.port),
-            Some(IpAddr::V4(addr)) => format!("{addr}:{}", self.port),
-            None => format!("{}:{}", self.host.name().unwrap_or_default(), self.port),
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+/// The host of a URL as policies spell it: without brackets and port.
+pub(crate) fn host_text(target: &Target) -> &str {
+    let authority = target.authority();
+    match target.host() {
+        Host::Name(name) => name.as_str(),
+        Host::Address(IpAddr::V4(_)) => authority.split(':').next().unwrap_or(authority),
+        Host::Address(IpAddr::V6(_)) => {
+            let inside = authority.strip_prefix('[').and_then(|rest| rest.split(']').next());
+            inside.unwrap_or(authority)
         }
     }
 }

@@ -104,13 +104,13 @@ fn place(run: &Run, settings: &Settings, flow: Flow, listener: Listener) -> Resu
             Err(Refusal::new(Code::FlowUnknown, "the connection was made for another address than the gateway's"))
         };
     }
-    let host = destination(run, flow.addr)?;
+    let host = destination(run, settings, flow.addr)?;
     Ok(Place::Outside(Endpoint { host, port: flow.port }))
 }
 
-fn destination(run: &Run, addr: Ipv4Addr) -> Result<Host, Refusal> {
+fn destination(run: &Run, settings: &Settings, addr: Ipv4Addr) -> Result<Host, Refusal> {
     if SYNTHETIC.contains(addr) {
-        let name = run.names.name_of(addr).and_then(|name| Host::parse(&name).ok());
+        let name = run.names.name_of(addr).and_then(|name| Host::parse_with(&name, &settings.names).ok());
         return name.ok_or_else(|| {
             Refusal::new(Code::NameRefused, format!("`{addr}` stands for no name that this run has looked up"))
                 .hint("look the name up again and connect to the address in the answer")

@@ -22,7 +22,7 @@ pub(crate) mod facts;
 mod recorder;
 
 pub use facts::Outcome;
-pub use recorder::{Entry, Queue, Recorder};
+pub use recorder::{Entry, Lost, Queue, Recorder};
 
 use facts::Line;
 
@@ -78,6 +78,11 @@ impl Guard {
     /// Id of both lines.
     pub fn id(&self) -> RecordId {
         self.id
+    }
+
+    /// The rules that permitted the call.
+    pub(crate) fn rules(&self) -> Vec<String> {
+        self.line.as_ref().map(|line| line.rules().to_vec()).unwrap_or_default()
     }
 
     /// Puts in what the agent told of the calling process.

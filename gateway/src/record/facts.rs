@@ -90,6 +90,10 @@ impl Line {
         self.0.process = Some(process);
     }
 
+    pub(super) fn rules(&self) -> &[String] {
+        &self.0.rules
+    }
+
     pub(super) fn allow(&mut self, rules: Vec<String>) {
         self.0.decision = Decision::Allow;
         self.0.rules = rules;
@@ -158,13 +162,13 @@ pub(crate) fn blank(kind: Kind, caller: Option<&Caller>, via: Option<Via>) -> Bo
 
 fn http_facts(activity: &mut Activity, call: &HttpCall) {
     activity.dst = Destination {
-        name: call.target.host().name().map(str::to_owned),
+        name: call.target.host().name().map(|name| name.as_str().to_owned()),
         addr: call.target.host().address(),
         port: Some(call.target.port()),
     };
     activity.request = Some(Request {
         method: call.method.as_str().to_owned(),
-        url: redact_url(&call.target.url(), MAX_URL),
+        url: redact_url(call.target.url(), MAX_URL),
         version: version(call.version).to_owned(),
         status: None,
         bytes_out: None,
@@ -187,7 +191,7 @@ fn dns_facts(activity: &mut Activity, question: &DnsCall, over_tcp: bool) {
 
 /// The far end as records show it.
 pub(crate) fn destination(to: &Endpoint) -> Destination {
-    let name = to.host.name().map(str::to_owned);
+    let name = to.host.name().map(|name| name.as_str().to_owned());
     Destination { name, addr: to.host.address(), port: Some(to.port) }
 }
 

@@ -1,0 +1,3 @@
+//! The `strait` command line.
+
+pub mod policy;
