@@ -5,6 +5,7 @@ pub mod completions;
 pub mod kill;
 pub mod log;
 pub mod man;
+pub mod policy;
 pub mod ps;
 pub mod reload;
 pub mod run;
@@ -63,6 +64,8 @@ enum Command {
     Reload(reload::Args),
     /// Show what left, or tried to
     Log(log::Args),
+    /// Check and explain policies
+    Policy(policy::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Write manual pages into a folder
@@ -111,6 +114,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(&args, &instance),
         Command::Reload(args) => reload::run(&args, &instance),
         Command::Log(args) => log::run(args, &instance),
+        Command::Policy(args) => policy::run(args, &instance),
         Command::Check(_) | Command::Completions(_) | Command::Man(_) => Ok(ExitCode::SUCCESS),
     }
 }
