@@ -85,7 +85,7 @@ impl Refusal {
 /// [`Refused`] if policy refuses, or if the decision can't be recorded.
 pub async fn decide(gateway: &Gateway, call: Call) -> Result<Permitted, Refused> {
     let mut guard = Guard::open(&gateway.recorder, call.id, call.caller.run.info.id.clone(), Line::of(&call));
-    let verdict = verdict(gateway, &call, &mut guard).await;
+    let (verdict, hint) = ask(gateway, &call, &mut guard).await;
     match verdict {
         Verdict::Permit { rules } => match guard.allow(rules).await {
             Ok(()) => Ok(Permitted { call, guard }),
@@ -97,10 +97,7 @@ pub async fn decide(gateway: &Gateway, call: Call) -> Result<Permitted, Refused>
             Err(write_down(guard, call.status(refusal.code), refusal, rules).await)
         }
         Verdict::Refuse { code, rules, reason } => {
-            let mut refusal = Refusal::new(code, reason);
-            if rules.is_empty() {
-                refusal.hint = Some(refuse::how_to_allow(&call));
-            }
+            let refusal = Refusal { code, reason, hint };
             Err(write_down(guard, call.status(refusal.code), refusal, rules).await)
         }
     }
@@ -150,7 +147,8 @@ pub(crate) fn unrecorded(id: RecordId, why: Unrecorded) -> Refused {
     }
 }
 
-async fn verdict(gateway: &Gateway, call: &Call, guard: &mut Guard) -> Verdict {
+/// Policy's answer, with what would permit the call if nothing does.
+async fn ask(gateway: &Gateway, call: &Call, guard: &mut Guard) -> (Verdict, Option<String>) {
     let policy = gateway.policy.load_full();
     let run = &call.caller.run.info;
     let mut process = call.caller.process();
@@ -164,7 +162,10 @@ async fn verdict(gateway: &Gateway, call: &Call, guard: &mut Guard) -> Verdict {
         }
     }
     let question = Question { run, now_ms: now_ms(), ask: call.ask(), process: process.as_ref() };
-    policy.decide(&question)
+    let verdict = policy.decide(&question);
+    let unpermitted = matches!(&verdict, Verdict::Refuse { rules, .. } if rules.is_empty());
+    let hint = unpermitted.then(|| refuse::how_to_allow(&question));
+    (verdict, hint)
 }
 
 impl Call {

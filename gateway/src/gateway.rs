@@ -15,10 +15,10 @@ use strait_policies::Snapshot;
 use crate::{
     forward::dial::Dialer,
     link::WhoIs,
-    protocol::tls::leaf::Leaves,
+    protocol::tls::leaf::Minter,
     record::{Queue, Recorder},
     runs::Runs,
-    url::{NameError, Names},
+    url::{Host, NameError, Names},
 };
 
 /// Reads the kernel's account of an accepted connection; `None` if there is none. Production asks
@@ -73,15 +73,15 @@ pub struct Settings {
     /// Limits.
     pub limits: Limits,
     /// Hosts whose TLS is not intercepted.
-    pub passthrough: HashSet<String>,
+    pub passthrough: HashSet<Host>,
     /// Hosts that may speak DNS over HTTPS.
-    pub doh: HashSet<String>,
+    pub doh: HashSet<Host>,
     /// Names that are good although reserved or of one label: those of `hosts`.
     pub names: Names,
     /// The dialling side.
     pub dialer: Dialer,
     /// Certificates for intercepted TLS.
-    pub leaves: Leaves,
+    pub leaves: Minter,
 }
 
 /// Why the agent's settings can't be put in force.
@@ -90,7 +90,7 @@ pub enum SettingsError {
     /// The dialling side.
     #[error(transparent)]
     Dialer(#[from] crate::forward::dial::SetupError),
-    /// A name in `hosts`.
+    /// A name in `hosts`, `passthrough` or `doh`.
     #[error(transparent)]
     Names(#[from] NameError),
     /// The intermediate.
@@ -105,18 +105,23 @@ impl Settings {
     /// [`SettingsError`] if a certificate, key or anchor can't be used.
     pub fn new(setup: Setup) -> Result<Self, SettingsError> {
         let dialer = Dialer::new(&setup)?;
-        let leaves = Leaves::new(&setup.ca)?;
+        let leaves = Minter::new(&setup.ca)?;
         let names = Names::new(setup.hosts.iter().map(|(name, _)| name.as_str()))?;
         Ok(Self {
             gateway: setup.gateway,
             limits: setup.limits,
-            passthrough: setup.passthrough.into_iter().collect(),
-            doh: setup.doh.into_iter().collect(),
+            passthrough: hosts(&setup.passthrough, &names)?,
+            doh: hosts(&setup.doh, &names)?,
             names,
             dialer,
             leaves,
         })
     }
+}
+
+/// Hosts in their canonical spelling, so that any other spelling of them counts too (case 42).
+fn hosts(listed: &[String], names: &Names) -> Result<HashSet<Host>, NameError> {
+    listed.iter().map(|host| Host::parse_with(host, names)).collect()
 }
 
 impl Gateway {

@@ -34,6 +34,12 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// Resolves when the gateway is to stop.
+    pub(crate) async fn stopped(&self) {
+        // An error means that nobody is left to say so.
+        let _ = self.stop.clone().wait_for(|stop| *stop).await;
+    }
+
     /// Time for a client to finish a head or handshake.
     pub(crate) fn head_time(&self) -> Duration {
         Duration::from_secs(self.settings.limits.head_seconds.into())
@@ -77,7 +83,7 @@ pub(crate) async fn serve(gateway: Arc<Gateway>, accepted: Accepted, stop: watch
 
 /// Serves a stream that leads to `to`: a redirected connection, or a tunnel that the client asked for.
 pub(crate) async fn outside(context: Context, mut wire: Wire, to: Endpoint, via: Via) {
-    match detect(&mut wire, context.head_time()).await {
+    match detect(&mut wire, &context.settings.names, context.head_time()).await {
         Spoken::Tls(hello) => tls::serve(context, wire, to, via, hello).await,
         Spoken::Http1 => http::serve::http1(http::Front::plain(context, to, via), wire).await,
         Spoken::Http2 => http::serve::http2(http::Front::plain(context, to, via), wire).await,

@@ -1,6 +1,7 @@
 //! Protocol adapters: bytes become a call.
 
 pub mod detect;
+pub mod dns;
 pub mod http;
 pub mod ssh;
 pub mod stream;

@@ -22,7 +22,7 @@ pub(crate) mod facts;
 mod recorder;
 
 pub use facts::Outcome;
-pub use recorder::{Entry, Queue, Recorder};
+pub use recorder::{Entry, Lost, Queue, Recorder};
 
 use facts::Line;
 

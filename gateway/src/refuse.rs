@@ -4,11 +4,9 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use strait_contract::code::Code;
+use strait_policies::Question;
 
-use crate::{
-    call::{Call, What, host_text},
-    decide::Refused,
-};
+use crate::decide::Refused;
 
 /// Header that names the record of a refusal.
 pub const RECORD_HEADER: &str = "x-strait-record";
@@ -111,44 +109,9 @@ pub fn raw(refused: &Refused) -> Vec<u8> {
 }
 
 /// The policy that would permit exactly this call.
-pub(crate) fn how_to_allow(call: &Call) -> String {
-    let agent = call.caller.run.info.agent.as_str();
-    let rule = match &call.what {
-        What::Http(http) => format!(
-            "@id(\"allow-this\") permit(principal in Agent::\"{agent}\", action == Action::\"http\", resource in \
-             Host::\"{}\") when {{ context.method == \"{}\" && context.scheme == \"{}\" && context.port == {} && \
-             context.path == {} }};",
-            host_text(&http.target),
-            http.method,
-            http.target.scheme().as_str(),
-            http.target.port(),
-            cedar_text(http.target.path()),
-        ),
-        What::Stream(to) => format!(
-            "@id(\"allow-this\") permit(principal in Agent::\"{agent}\", action == Action::\"connect\", resource == \
-             Endpoint::\"{}\");",
-            to.text(),
-        ),
-        What::Dns(question) => format!(
-            "@id(\"allow-this\") permit(principal in Agent::\"{agent}\", action == Action::\"dns\", resource == \
-             Name::{}) when {{ context.type == {} }};",
-            cedar_text(&question.name),
-            cedar_text(&question.record_type),
-        ),
-    };
-    format!("no policy permits this; to allow exactly this call, the operator adds to /etc/strait/policies: {rule}")
-}
-
-/// A Cedar string literal.
-fn cedar_text(text: &str) -> String {
-    let mut literal = String::with_capacity(text.len().saturating_add(2));
-    literal.push('"');
-    for char in text.chars() {
-        match char {
-            '"' | '\\' => literal.extend(['\\', char]),
-            _ => literal.extend(char.escape_default()),
-        }
-    }
-    literal.push('"');
-    literal
+pub(crate) fn how_to_allow(question: &Question<'_>) -> String {
+    format!(
+        "no policy permits this; to allow exactly this call, the operator adds to a file in /etc/strait/policies: {}",
+        strait_policies::suggest(question)
+    )
 }

@@ -2,11 +2,10 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use arc_swap::ArcSwapOption;
@@ -28,13 +27,13 @@ use tokio_rustls::client::TlsStream;
 
 use super::{
     Failure,
-    dial::{Alpn, DialError},
+    dial::DialError,
 };
 use crate::{
     gateway::Settings,
     limits::{POOL_IDLE, POOL_SIZE},
     protocol::http::body::{Upload, chain},
-    url::{Host, Scheme, Target},
+    url::{Host, Scheme, Target, UrlError},
 };
 
 /// Which versions a connection is made for.
@@ -131,14 +130,25 @@ struct Connector {
     kind: Kind,
 }
 
-type Dialling = Pin<Box<dyn Future<Output = Result<Upstream, DialError>> + Send>>;
+/// Why there is no connection for a request.
+#[derive(Debug, thiserror::Error)]
+enum PoolError {
+    /// The dialling side.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// A URL that was judged can't be read back: a fault of ours.
+    #[error("the judged URL can't be read back: {0}")]
+    Url(UrlError),
+}
+
+type Dialling = Pin<Box<dyn Future<Output = Result<Upstream, PoolError>> + Send>>;
 
 impl tower_service::Service<Uri> for Connector {
     type Response = Upstream;
-    type Error = DialError;
+    type Error = PoolError;
     type Future = Dialling;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), DialError>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), PoolError>> {
         Poll::Ready(Ok(()))
     }
 
@@ -148,40 +158,35 @@ impl tower_service::Service<Uri> for Connector {
     }
 }
 
-async fn dial(settings: &Settings, kind: Kind, origin: &Uri) -> Result<Upstream, DialError> {
+async fn dial(settings: &Settings, kind: Kind, origin: &Uri) -> Result<Upstream, PoolError> {
     let (scheme, host, port) = parts(settings, origin)?;
-    let within = Duration::from_secs(settings.limits.connect_seconds.into());
-    let deadline = tokio::time::Instant::now() + within;
+    let deadline = settings.dialer.deadline();
     let dialed = settings.dialer.dial(&host, port, deadline).await?;
-    let addr = dialed.addr();
+    let addr = dialed.route.addr().map(|addr| addr.ip());
     if scheme == Scheme::Http {
-        let connected = connected(addr, kind == Kind::Http2Clear);
-        return Ok(Upstream { io: Io::Plain(TokioIo::new(dialed.into_stream())), connected });
+        let io = Io::Plain(TokioIo::new(dialed.stream));
+        return Ok(Upstream { io, addr, http2: kind == Kind::Http2Clear });
     }
-    let alpn = if kind == Kind::Http2 { Alpn::Http2 } else { Alpn::Http1 };
-    let stream = settings.dialer.tls(dialed, &host, alpn, deadline).await?;
+    let alpn: &[&[u8]] = if kind == Kind::Http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
+    let (stream, _) = settings.dialer.tls(dialed, &host, alpn, deadline).await?;
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    Ok(Upstream { io: Io::Tls(Box::new(TokioIo::new(stream))), connected: connected(addr, http2) })
+    Ok(Upstream { io: Io::Tls(Box::new(TokioIo::new(stream))), addr, http2 })
 }
 
 /// The judged target, read back from the URL that was made of it.
-fn parts(settings: &Settings, origin: &Uri) -> Result<(Scheme, Host, u16), DialError> {
+fn parts(settings: &Settings, origin: &Uri) -> Result<(Scheme, Host, u16), PoolError> {
     let authority = origin.authority().map_or("", |authority| authority.as_str());
     let scheme = if origin.scheme_str() == Some("https") { Scheme::Https } else { Scheme::Http };
     let target = Target::from_parts_with(scheme, authority, "/", &settings.names)
-        .map_err(|error| DialError::internal(error.to_string()))?;
+        .map_err(|error| PoolError::Url(error))?;
     Ok((scheme, target.host().clone(), target.port()))
-}
-
-fn connected(addr: Option<SocketAddr>, http2: bool) -> Connected {
-    let connected = Connected::new().extra(UpstreamAddr(addr.map(|addr| addr.ip())));
-    if http2 { connected.negotiated_h2() } else { connected }
 }
 
 /// A connection to an upstream.
 struct Upstream {
     io: Io,
-    connected: Connected,
+    addr: Option<IpAddr>,
+    http2: bool,
 }
 
 enum Io {
@@ -191,7 +196,8 @@ enum Io {
 
 impl Connection for Upstream {
     fn connected(&self) -> Connected {
-        self.connected.clone()
+        let connected = Connected::new().extra(UpstreamAddr(self.addr));
+        if self.http2 { connected.negotiated_h2() } else { connected }
     }
 }
 
@@ -249,8 +255,10 @@ impl Write for Upstream {
 fn failure(error: &ClientError) -> Failure {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = cause {
-        if let Some(dial) = inner.downcast_ref::<DialError>() {
-            return Failure { code: dial.code(), reason: chain(dial) };
+        match inner.downcast_ref::<PoolError>() {
+            Some(PoolError::Dial(dial)) => return Failure { code: dial.code(), reason: chain(dial) },
+            Some(error) => return Failure { code: Code::Internal, reason: error.to_string() },
+            None => {}
         }
         cause = inner.source();
     }

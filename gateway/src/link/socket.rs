@@ -39,7 +39,7 @@ pub(super) fn dial(path: &Path) -> io::Result<Socket> {
 impl Socket {
     pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Self { fd: AsyncFd::new(fd)? })
+        Ok(Self { fd: AsyncFd::register(fd)? })
     }
 
     /// The next message if one waits, without blocking.

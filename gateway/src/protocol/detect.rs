@@ -7,7 +7,8 @@ use tokio::time::timeout;
 use super::wire::Wire;
 use crate::{
     limits::SILENCE,
-    protocol::tls::hello::{Hello, HelloError, read_hello},
+    protocol::tls::hello::{self, First, Hello, Malformed},
+    url::Names,
 };
 
 /// Start of the HTTP/2 connection preface (RFC 9113, section 3.4).
@@ -21,7 +22,7 @@ pub enum Spoken {
     /// TLS, with its hello.
     Tls(Hello),
     /// Something that begins like TLS and isn't.
-    BadTls(String),
+    BadTls(Malformed),
     /// HTTP/1.x.
     Http1,
     /// HTTP/2 with prior knowledge.
@@ -35,22 +36,22 @@ pub enum Spoken {
 }
 
 /// Reads ahead until the protocol is clear. `patience` bounds a hello or preface that has begun.
-pub async fn detect(wire: &mut Wire, patience: Duration) -> Spoken {
+pub async fn detect(wire: &mut Wire, names: &Names, patience: Duration) -> Spoken {
     match timeout(SILENCE, first(wire)).await {
         Ok(false) => return Spoken::Closed,
         Err(_) if wire.ahead().is_empty() => return Spoken::Silent,
         Ok(true) | Err(_) => {}
     }
-    timeout(patience, decide(wire)).await.unwrap_or(Spoken::Other)
+    timeout(patience, decide(wire, names)).await.unwrap_or(Spoken::Other)
 }
 
 async fn first(wire: &mut Wire) -> bool {
     !wire.ahead().is_empty() || matches!(wire.read_ahead().await, Ok(read) if read > 0)
 }
 
-async fn decide(wire: &mut Wire) -> Spoken {
+async fn decide(wire: &mut Wire, names: &Names) -> Spoken {
     loop {
-        match look(wire.ahead()) {
+        match look(wire.ahead(), names) {
             Look::Clear(spoken) => return spoken,
             Look::More => {
                 if !matches!(wire.read_ahead().await, Ok(read) if read > 0) {
@@ -66,13 +67,13 @@ enum Look {
     More,
 }
 
-fn look(bytes: &[u8]) -> Look {
+fn look(bytes: &[u8], names: &Names) -> Look {
     if bytes.first() == Some(&0x16) {
-        return match read_hello(bytes) {
-            Ok(hello) => Look::Clear(Spoken::Tls(hello)),
-            Err(HelloError::NeedMore) => Look::More,
-            Err(HelloError::NotTls) => Look::Clear(Spoken::Other),
-            Err(HelloError::Malformed(why)) => Look::Clear(Spoken::BadTls(why.to_string())),
+        return match hello::read(bytes, names) {
+            First::Hello(hello) => Look::Clear(Spoken::Tls(hello)),
+            First::NeedMore => Look::More,
+            First::NotTls => Look::Clear(Spoken::Other),
+            First::Malformed(why) => Look::Clear(Spoken::BadTls(why)),
         };
     }
     if bytes.starts_with(PREFACE) {
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     fn name(bytes: &[u8]) -> &'static str {
-        match look(bytes) {
+        match look(bytes, &Names::default()) {
             Look::More => "more",
             Look::Clear(Spoken::Http1) => "http/1",
             Look::Clear(Spoken::Http2) => "http/2",

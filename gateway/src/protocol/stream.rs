@@ -34,17 +34,16 @@ pub(crate) async fn serve(context: Context, wire: Wire, to: Endpoint, via: Via) 
 /// Dials the vetted address of a permitted stream and carries bytes both ways.
 pub(crate) async fn carry(context: &Context, permitted: Permitted, wire: Wire) {
     let What::Stream(to) = &permitted.call().what else { return };
-    let deadline =
-        tokio::time::Instant::now() + Duration::from_secs(context.settings.limits.connect_seconds.into());
-    let dialed = match context.settings.dialer.dial(&to.host, to.port, deadline).await {
+    let dialer = &context.settings.dialer;
+    let dialed = match dialer.dial(&to.host, to.port, dialer.deadline()).await {
         Ok(dialed) => dialed,
         Err(error) => {
             let _ = permitted.done(&Outcome::failed(error.code(), chain(&error))).await;
             return;
         }
     };
-    let addr = dialed.addr().map(|addr| addr.ip());
-    let mut upstream = dialed.into_stream();
+    let addr = dialed.route.addr().map(|addr| addr.ip());
+    let mut upstream = dialed.stream;
     let (client, ahead) = wire.into_parts();
     let counts = Counts::default();
     let mut result = upstream.write_all(&ahead).await;

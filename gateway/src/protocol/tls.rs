@@ -38,6 +38,7 @@ fn agree(hello: &Hello, to: &Endpoint) -> Result<(), Refusal> {
         (Sni::None, Host::Address(_)) => return Ok(()),
         (Sni::Name(name), _) => format!("names `{name}`"),
         (Sni::None, _) => "names no server".to_owned(),
+        (Sni::Address(addr), _) => format!("names the address `{addr}`"),
         (Sni::Bad(why), _) => format!("has a server name that isn't one ({why})"),
     };
     let reason = format!("the TLS hello {said}, the connection was made for `{}`", to.text());
@@ -46,7 +47,7 @@ fn agree(hello: &Hello, to: &Endpoint) -> Result<(), Refusal> {
 }
 
 fn is_passed_through(context: &Context, host: &Host) -> bool {
-    host.name().is_some_and(|name| context.settings.passthrough.contains(name.as_str()))
+    context.settings.passthrough.contains(host)
 }
 
 async fn intercept(context: Context, wire: Wire, to: Endpoint, via: Via) {

@@ -44,7 +44,7 @@ const JSON: &str = "application/dns-json";
 /// The refusal.
 pub(crate) fn check(settings: &Settings, call: &HttpCall, headers: &HeaderMap) -> Result<(), Refusal> {
     let host = host_text(&call.target);
-    if settings.doh.contains(host) {
+    if settings.doh.contains(call.target.host()) {
         return Ok(());
     }
     let sends = call.content_type.as_deref().is_some_and(|kind| kind == MESSAGE || kind == JSON);

@@ -40,7 +40,8 @@ pub(crate) fn tunnel(context: &Context, to: Endpoint, mut request: Request<Incom
 /// The stream under an upgraded connection, with what hyper had read of it.
 fn wire_of(upgraded: Upgraded) -> Option<Wire> {
     let parts = upgraded.downcast::<TokioIo<Strict<Wire>>>().ok()?;
-    let mut wire = parts.io.into_inner().into_inner();
+    let (mut wire, held) = parts.io.into_inner().into_parts()?;
+    wire.put_back(&held);
     wire.put_back(&parts.read_buf);
     Some(wire)
 }

@@ -2,8 +2,7 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http::{Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::{
     body::Incoming,
@@ -11,21 +10,25 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use strait_contract::code::Code;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use strait_contract::{
+    code::Code,
+    record::{Destination, Kind},
+};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    Front,
+    Front, Origin,
     body::Body,
     endpoint,
-    head::{self, HeadLimits, Strict},
-    proxy, read::{self, Asked},
+    head::{HeadLimits, Strict, Violation, Watch},
+    proxy,
+    read::{self, Asked},
 };
 use crate::{
-    decide::{Refusal, Refused, decide, refuse, refuse_line},
+    decide::{Refusal, Refused, decide, refuse_line},
     forward,
     limits::H2_STREAMS,
-    record::facts::Line,
+    record::facts::{self, Line},
     refuse as words,
 };
 
@@ -34,29 +37,62 @@ pub(crate) async fn http1<IO>(front: Front, io: IO)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let context = front.context.clone();
     let (strict, watch) = Strict::new(io, limits(&front));
-    let front = Arc::new(front);
+    let (front, watch) = (Arc::new(front), Arc::new(watch));
     let service = {
-        let front = Arc::clone(&front);
-        service_fn(move |request| answer(Arc::clone(&front), request))
+        let (front, watch) = (Arc::clone(&front), Arc::clone(&watch));
+        service_fn(move |request| watched(Arc::clone(&front), Arc::clone(&watch), request))
     };
-    let connection = http1_builder(&front).serve_connection(TokioIo::new(strict), service).with_upgrades();
-    let mut connection = std::pin::pin!(connection);
-    let mut stop = context.stop.clone();
-    let served = tokio::select! {
-        served = connection.as_mut() => served,
-        _ = stop.wait_for(|stop| *stop) => {
-            connection.as_mut().graceful_shutdown();
-            connection.as_mut().await
+    let connection = builder(&front).serve_connection(TokioIo::new(strict), service).with_upgrades();
+    let served = {
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            served = connection.as_mut() => served,
+            () = front.context.stopped() => {
+                connection.as_mut().graceful_shutdown();
+                connection.as_mut().await
+            }
         }
     };
     if let Err(error) = served {
         tracing::debug!(%error, "a connection of a run broke");
     }
-    if let Some(violation) = watch.violation() {
-        malformed(&front, &violation.to_string(), &watch).await;
+    if let Some((violation, watch)) = watch.violation().zip(Arc::into_inner(watch)) {
+        malformed(&front, violation, watch).await;
     }
+}
+
+/// Answers one request and tells the head filter whether the connection stays HTTP.
+async fn watched<IO>(
+    front: Arc<Front>,
+    watch: Arc<Watch<IO>>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let tunnel = request.method() == Method::CONNECT;
+    let response = answer(front, request).await?;
+    let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if switched || (tunnel && response.status().is_success()) {
+        watch.upgraded();
+    } else if tunnel {
+        watch.refused();
+    }
+    Ok(response)
+}
+
+/// Records a message that is not HTTP as it should be, and says so to the client on the raw stream.
+async fn malformed<IO>(front: &Front, violation: Violation, watch: Watch<IO>)
+where
+    IO: AsyncWrite + Unpin,
+{
+    let refusal = Refusal::new(Code::MalformedRequest, violation.to_string());
+    let to = match &front.place {
+        Origin::Fixed { to, .. } => facts::destination(to),
+        Origin::Proxy => Destination::default(),
+    };
+    let line = Line::connection(Kind::Request, &front.context.caller, front.via, to);
+    let status = Some(words::status(refusal.code).as_u16());
+    let refused = refuse_line(&front.context.gateway, &front.context.caller, line, status, refusal).await;
+    let _ = watch.write_raw(&words::raw(&refused)).await;
 }
 
 /// Serves HTTP/2 until the connection ends.
@@ -64,23 +100,21 @@ pub(crate) async fn http2<IO>(front: Front, io: IO)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let mut stop = front.context.stop.clone();
-    let idle = front.context.idle_time();
-    let head_bytes = front.context.settings.limits.head_bytes;
+    let context = front.context.clone();
     let front = Arc::new(front);
     let service = service_fn(move |request| answer(Arc::clone(&front), request));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(H2_STREAMS)
-        .max_header_list_size(head_bytes)
+        .max_header_list_size(context.settings.limits.head_bytes)
         .adaptive_window(true)
-        .keep_alive_interval(Some(idle / 2))
+        .keep_alive_interval(Some(context.idle_time() / 2))
         .keep_alive_timeout(Duration::from_secs(20))
         .serve_connection(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);
     let served = tokio::select! {
         served = connection.as_mut() => served,
-        _ = stop.wait_for(|stop| *stop) => {
+        () = context.stopped() => {
             connection.as_mut().graceful_shutdown();
             connection.as_mut().await
         }
@@ -90,20 +124,22 @@ where
     }
 }
 
-pub(crate) fn http1_builder(front: &Front) -> http1::Builder {
+fn builder(front: &Front) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    let head_bytes = usize::try_from(front.context.settings.limits.head_bytes).unwrap_or(65_536);
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(front.context.idle_time())
-        .max_buf_size(head_bytes.max(16 * 1024))
+        .max_buf_size(head_bytes(front).max(16 * 1024))
         .half_close(true);
     builder
 }
 
-pub(crate) fn limits(front: &Front) -> HeadLimits {
-    let limits = &front.context.settings.limits;
-    HeadLimits { head_bytes: usize::try_from(limits.head_bytes).unwrap_or(65_536), head_time: front.context.head_time() }
+fn limits(front: &Front) -> HeadLimits {
+    HeadLimits { bytes: head_bytes(front), ..HeadLimits::default() }
+}
+
+fn head_bytes(front: &Front) -> usize {
+    usize::try_from(front.context.settings.limits.head_bytes).unwrap_or(64 * 1024)
 }
 
 /// Answers one request.
