@@ -132,7 +132,7 @@ impl Tally {
 /// The activity of all runs, as a security team reads it.
 fn table(installation: &Installation) -> Result<()> {
     println!();
-    exec::run(installation.strait().args(["log", "--table"]))
+    exec::run(installation.strait().args(["log", "--table", "--lines", "all"]))
 }
 
 fn keep(installation: &Installation) -> Result<()> {

@@ -112,7 +112,6 @@ impl Installation {
 name = "{name}"
 run_dir = "{}"
 state_dir = {}
-config_dir = {}
 lib_dir = {}
 bpffs = "/sys/fs/bpf/{name}"
 cgroup = "{name}"
@@ -129,7 +128,6 @@ version = "1"
 "#,
             run_dir.display(),
             at("state"),
-            at("etc"),
             at("lib"),
             internet.uplink().display(),
             internet.trust_anchor().display(),
