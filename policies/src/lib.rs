@@ -7,6 +7,33 @@
 //! refuses the call.
 #![forbid(unsafe_code)]
 
+mod bounds;
+mod digest;
+mod explain;
+mod files;
+#[cfg(test)]
+mod fixture;
+mod format;
+mod index;
+mod inspected;
+mod lint;
+mod load;
+mod model;
+mod names;
+mod problem;
 pub mod question;
+mod reads;
+mod request;
+mod snapshot;
+mod suggest;
 
+pub use explain::{Candidate, Explanation, Outcome};
+pub use files::{ReadError, read_dir};
+pub use format::format;
+pub use inspected::{HostPattern, PathRule};
+pub use model::schema_text;
+pub use problem::{Problem, Refused};
 pub use question::{Ask, HttpAsk, Question, Verdict};
+pub use snapshot::Snapshot;
+pub use strait_contract::message::PolicyFile;
+pub use suggest::suggest;

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use serde::Serialize;
 use strait_contract::{
     code::Code,
     run::{Process, RunInfo},
@@ -72,7 +73,8 @@ pub struct HttpAsk<'a> {
 }
 
 /// The answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "decision", rename_all = "camelCase")]
 pub enum Verdict {
     /// Permitted by these rules.
     Permit {
@@ -89,10 +91,23 @@ pub enum Verdict {
     /// Refused.
     Refuse {
         /// [`Code::ToolCallDenied`] or [`Code::PolicyError`].
+        #[serde(serialize_with = "as_text")]
         code: Code,
         /// `@id`s of the forbids, or of the rule that failed; empty if no permit matched.
         rules: Vec<String>,
         /// A sentence for people: `@reason`, or why in our words.
         reason: String,
     },
+}
+
+impl Verdict {
+    /// Whether it is a refusal for want of a permit: then [`crate::suggest`] helps, else it doesn't.
+    pub fn is_unpermitted(&self) -> bool {
+        matches!(self, Self::Refuse { code: Code::ToolCallDenied, rules, .. } if rules.is_empty())
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn as_text<S: serde::Serializer>(code: &Code, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(code.as_str())
 }

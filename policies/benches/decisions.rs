@@ -1,0 +1,88 @@
+//! Time of a decision and of a load, by number of rules (P1, P2): `cargo bench -p strait-policies`.
+
+use std::{fmt::Write, hint::black_box, net::Ipv4Addr, time::Instant};
+
+use strait_contract::run::RunInfo;
+use strait_policies::{Ask, HttpAsk, PolicyFile, Question, Snapshot, Verdict};
+
+const CALLS: u32 = 20_000;
+
+/// `count` rules for 100 agents and `count` hosts, four of which concern every call.
+fn rules(count: usize) -> PolicyFile {
+    let mut text = String::from(
+        r#"@id("any-a") forbid (principal, action == Action::"http", resource) when { context.queryBytes > 2048 };
+           @id("any-b") forbid (principal, action == Action::"http", resource) when { context.path like "*/git-receive-pack" };
+           @id("coder-a") permit (principal in Agent::"coder", action == Action::"http", resource in Domain::"ok.test")
+             when { ["GET", "HEAD"].contains(context.method) };
+           @id("coder-b") permit (principal in Agent::"coder", action == Action::"http", resource in Endpoint::"api.ok.test:443")
+             when { context.method == "POST" && context.path like "/v1/*" };"#,
+    );
+    for number in 0..count.saturating_sub(4) {
+        let _ = writeln!(
+            text,
+            "@id(\"r{number}\") permit (principal in Agent::\"agent-{}\", action == Action::\"http\", resource in Host::\"h{number}.ok.test\")
+             when {{ context.method == \"GET\" && context.path like \"/repos/{number}/*\" }};",
+            number % 100,
+        );
+    }
+    PolicyFile { name: "bench.cedar".to_owned(), guardrail: false, text }
+}
+
+fn main() {
+    let run = RunInfo {
+        id: "coder-1".parse().expect("a run id"),
+        number: 1,
+        addr: Ipv4Addr::new(10, 203, 0, 2),
+        agent: "coder".parse().expect("an agent name"),
+        version: "1".to_owned(),
+        started_by: "alice".to_owned(),
+        labels: Vec::new(),
+        addresses: Vec::new(),
+    };
+    println!("{:>8} {:>10} {:>9} {:>9} {:>12}", "rules", "load", "p50", "p99", "resident");
+    for count in [10, 100, 1_000, 10_000] {
+        let before = resident_kib();
+        let started = Instant::now();
+        let snapshot = Snapshot::compile(&[rules(count)], 1).expect("the rules load");
+        let load = started.elapsed();
+        let resident = resident_kib().saturating_sub(before);
+        let mut times = Vec::new();
+        for call in 0..CALLS {
+            // No two calls in a row are equal: nothing may be remembered from the last one.
+            let path = format!("/v1/{call}");
+            let ask = Ask::Http(HttpAsk {
+                method: if call % 2 == 0 { "GET" } else { "POST" },
+                scheme: "https",
+                host: "api.ok.test",
+                port: 443,
+                path: &path,
+                query: &[],
+                query_bytes: 0,
+                via: "egress",
+                address: None,
+                body_bytes: None,
+                content_type: None,
+            });
+            let question =
+                Question { run: &run, now_ms: 1_780_317_296_000 + u64::from(call), ask, process: None };
+            let started = Instant::now();
+            let verdict = black_box(snapshot.decide(black_box(&question)));
+            times.push(started.elapsed());
+            assert!(matches!(verdict, Verdict::Permit { .. }), "{verdict}");
+        }
+        times.sort_unstable();
+        let at = |share: usize| times[times.len() * share / 100].as_nanos() as f64 / 1000.0;
+        println!(
+            "{count:>8} {:>7.1} ms {:>6.2} µs {:>6.2} µs {resident:>8} KiB",
+            load.as_secs_f64() * 1e3,
+            at(50),
+            at(99)
+        );
+    }
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or_default()
+}

@@ -1,0 +1,60 @@
+//! Questions for tests.
+
+use std::net::Ipv4Addr;
+
+use strait_contract::run::RunInfo;
+
+use crate::{Ask, HttpAsk, PolicyFile, Question, Refused, Snapshot};
+
+/// Monday 2026-06-01 12:34:56 UTC.
+pub(crate) const NOON: u64 = 1_780_317_296_000;
+
+pub(crate) fn run(agent: &str) -> RunInfo {
+    RunInfo {
+        id: "coder-1".parse().unwrap(),
+        number: 7,
+        addr: Ipv4Addr::new(10, 203, 0, 2),
+        agent: agent.parse().unwrap(),
+        version: "3".to_owned(),
+        started_by: "alice".to_owned(),
+        labels: vec!["team-a".to_owned()],
+        addresses: Vec::new(),
+    }
+}
+
+pub(crate) fn file(text: &str) -> PolicyFile {
+    PolicyFile { name: "test.cedar".to_owned(), guardrail: false, text: text.to_owned() }
+}
+
+pub(crate) fn guardrail(text: &str) -> PolicyFile {
+    PolicyFile { name: "guardrails/test.cedar".to_owned(), guardrail: true, text: text.to_owned() }
+}
+
+pub(crate) fn compile(text: &str) -> Snapshot {
+    compile_files(&[file(text)]).unwrap_or_else(|refused| panic!("{refused}"))
+}
+
+pub(crate) fn compile_files(files: &[PolicyFile]) -> Result<Snapshot, Refused> {
+    Snapshot::compile_in(files, 1, jiff::tz::TimeZone::UTC)
+}
+
+/// `GET https://HOST/PATH` with nothing else.
+pub(crate) fn get<'a>(host: &'a str, path: &'a str) -> HttpAsk<'a> {
+    HttpAsk {
+        method: "GET",
+        scheme: "https",
+        host,
+        port: 443,
+        path,
+        query: &[],
+        query_bytes: 0,
+        via: "egress",
+        address: None,
+        body_bytes: None,
+        content_type: None,
+    }
+}
+
+pub(crate) fn question<'a>(run: &'a RunInfo, ask: Ask<'a>) -> Question<'a> {
+    Question { run, now_ms: NOON, ask, process: None }
+}

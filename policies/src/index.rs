@@ -1,0 +1,161 @@
+//! Which rules can concern a call, found without looking at the others.
+//!
+//! A rule whose scope is false contributes neither decision, reason nor error, so it may be left out. Rules are
+//! kept in buckets by action, agent and named resource; a call is evaluated against the few buckets it falls in,
+//! and the answers are joined. What a bucket already guarantees is cut from the scopes of its rules.
+
+use std::collections::HashMap;
+
+use cedar_policy::{
+    ActionConstraint, EntityUid, Policy, PolicySet, PrincipalConstraint, ResourceConstraint,
+    pst::{self, Template},
+};
+
+use crate::{
+    load::Rule,
+    model::{Action, Model, PerAction},
+    names::{Lineage, Names, Node},
+    reads::Reads,
+};
+
+/// The rules of one scope.
+#[derive(Debug, Default)]
+pub(crate) struct Bucket {
+    pub(crate) rules: PolicySet,
+    /// What any of them reads.
+    pub(crate) reads: Reads,
+    /// The rules that read `context.process`, and what of it.
+    pub(crate) process: Vec<(String, Reads)>,
+}
+
+/// The rules of one action for one agent, or for any.
+#[derive(Debug, Default)]
+struct Table {
+    anywhere: Option<Bucket>,
+    at: HashMap<Node, Bucket>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    any_agent: Table,
+    agents: HashMap<String, Table>,
+}
+
+/// All rules, by scope.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    actions: PerAction<Tables>,
+}
+
+/// A rule can't be put into the index. A fault inside Strait; the set is refused.
+#[derive(Debug, thiserror::Error)]
+#[error("the rule `{rule}` can't be indexed: {why}")]
+pub(crate) struct NotIndexed {
+    pub(crate) rule: String,
+    why: String,
+}
+
+impl Index {
+    pub(crate) fn of(model: &Model, names: &Names, rules: &[Rule]) -> Result<Self, NotIndexed> {
+        let mut index = Self::default();
+        for rule in rules {
+            index.add(model, names, rule).map_err(|why| NotIndexed { rule: rule.id.clone(), why })?;
+        }
+        Ok(index)
+    }
+
+    fn add(&mut self, model: &Model, names: &Names, rule: &Rule) -> Result<(), String> {
+        let mut tree = rule.tree.clone();
+        tree.action = pst::ActionConstraint::Any;
+        let agent = agent(&rule.policy, &mut tree);
+        let node = node(names, &rule.policy, &mut tree)?;
+        let reads = Reads::of(&tree);
+        let policy = bare(tree)?;
+        for action in Action::ALL {
+            if !concerns(model, &rule.policy, action) {
+                continue;
+            }
+            let tables = self.actions.get_mut(action);
+            let table = match &agent {
+                Some(agent) => tables.agents.entry(agent.clone()).or_default(),
+                None => &mut tables.any_agent,
+            };
+            let bucket = match node {
+                Some(node) => table.at.entry(node).or_default(),
+                None => table.anywhere.get_or_insert_default(),
+            };
+            bucket.rules.add(policy.clone()).map_err(|error| error.to_string())?;
+            bucket.reads = bucket.reads.with(reads);
+            if reads.contains(Reads::PROCESS) {
+                bucket.process.push((rule.id.clone(), reads));
+            }
+        }
+        Ok(())
+    }
+
+    /// The buckets a call falls in, in no order that matters.
+    pub(crate) fn buckets<'a>(&'a self, action: Action, agent: &str, lineage: &Lineage) -> Vec<&'a Bucket> {
+        let tables = self.actions.get(action);
+        let mut found = Vec::with_capacity(8);
+        for table in [Some(&tables.any_agent), tables.agents.get(agent)].into_iter().flatten() {
+            found.extend(&table.anywhere);
+            if !table.at.is_empty() {
+                found.extend(lineage.nodes.iter().filter_map(|node| table.at.get(node)));
+            }
+        }
+        found
+    }
+}
+
+/// Whether the action part of the rule's scope holds for `action`. Exact, so the constraint is cut.
+pub(crate) fn concerns(model: &Model, policy: &Policy, action: Action) -> bool {
+    let uid = &model.actions.get(action).uid;
+    let within = |group: &EntityUid| group == uid || model.action_entities.is_ancestor_of(group, uid);
+    match policy.action_constraint() {
+        ActionConstraint::Any => true,
+        ActionConstraint::Eq(one) => one == *uid,
+        ActionConstraint::In(groups) => groups.iter().any(within),
+    }
+}
+
+/// The agent whose runs alone the rule can concern. `principal in Agent::"x"` is exact and cut; a version of an
+/// agent stays in the scope.
+fn agent(policy: &Policy, tree: &mut Template) -> Option<String> {
+    let uid = match policy.principal_constraint() {
+        PrincipalConstraint::In(uid) => uid,
+        PrincipalConstraint::IsIn(_, uid) => uid,
+        PrincipalConstraint::Any | PrincipalConstraint::Is(_) | PrincipalConstraint::Eq(_) => return None,
+    };
+    let id: &str = uid.id().unescaped();
+    match uid.type_name().to_string().as_str() {
+        "Agent" => {
+            if matches!(tree.principal, pst::PrincipalConstraint::In(_)) {
+                tree.principal = pst::PrincipalConstraint::Any;
+            }
+            Some(id.to_owned())
+        }
+        // An agent's name has no `/`, a version may.
+        "AgentVersion" => id.split_once('/').map(|(agent, _)| agent.to_owned()),
+        _ => None,
+    }
+}
+
+/// The named entity that a resource must be or be in. `resource in X` is exact and cut; `==` isn't, since what is in
+/// the bucket may also be below it, and stays with `is`.
+fn node(names: &Names, policy: &Policy, tree: &mut Template) -> Result<Option<Node>, String> {
+    let uid = match policy.resource_constraint() {
+        ResourceConstraint::Any | ResourceConstraint::Is(_) => return Ok(None),
+        ResourceConstraint::In(uid) | ResourceConstraint::Eq(uid) | ResourceConstraint::IsIn(_, uid) => uid,
+    };
+    if matches!(tree.resource, pst::ResourceConstraint::In(_)) {
+        tree.resource = pst::ResourceConstraint::Any;
+    }
+    names.node(&uid).map(Some).ok_or_else(|| format!("`{uid}` was not found among the names"))
+}
+
+/// The rule as Cedar evaluates it, without its text and tree: those take more room than the rest.
+fn bare(tree: Template) -> Result<Policy, String> {
+    let rule = pst::StaticPolicy::try_from(tree).map_err(|error| error.to_string())?;
+    let policy = Policy::from_pst(rule.into()).map_err(|error| error.to_string())?;
+    Ok(Policy::from(policy.as_ref().clone()))
+}

@@ -1,0 +1,99 @@
+//! What Cedar's validator lets pass although it can't mean what its author thinks.
+//!
+//! Entity ids and string literals are free text to Cedar: `Domain::"*.ok.test"`, `context.method == "get"` and
+//! `context has metod` validate and never match, so that a forbid written so is open.
+
+mod host;
+mod literal;
+mod path;
+
+use cedar_policy::{
+    ActionConstraint, ResourceConstraint,
+    pst::{Clause, Expr},
+};
+
+use crate::{
+    load::{Rule, Sources},
+    model::Model,
+    problem::Problem,
+};
+
+/// Adds what is wrong with `rule` to `problems`.
+pub(crate) fn check(model: &Model, sources: Sources<'_>, rule: &Rule, problems: &mut Vec<Problem>) {
+    let mut findings = Vec::new();
+    for uid in rule.policy.entity_literals() {
+        let kind = uid.type_name().to_string();
+        let id: &str = uid.id().unescaped();
+        if let Err(help) = host::entity(&kind, id) {
+            findings.push(Finding {
+                message: format!("`{kind}::\"{id}\"` can't match anything"),
+                help,
+                near: format!("{kind}::\"{id}\""),
+            });
+        }
+    }
+    findings.extend(scope(model, rule));
+    for clause in rule.tree.clauses() {
+        let (Clause::When(condition) | Clause::Unless(condition)) = clause;
+        walk(condition, &mut |part| {
+            findings.extend(literal::check(part));
+            findings.extend(path::check(model, rule, part));
+        });
+    }
+    problems.extend(findings.into_iter().map(|finding| finding.problem(sources, rule)));
+}
+
+/// Something that can't be meant, and a text near which it stands.
+pub(super) struct Finding {
+    message: String,
+    help: String,
+    near: String,
+}
+
+impl Finding {
+    fn problem(self, sources: Sources<'_>, rule: &Rule) -> Problem {
+        let mut place = rule.place.clone();
+        if let Some(at) = sources.text(&place).find(&self.near) {
+            let start = place.range.start.saturating_add(at);
+            place.range = start..start.saturating_add(self.near.len());
+        }
+        sources.problem(&place, self.message).rule(&rule.id).help(self.help)
+    }
+}
+
+/// `==` with something that only has members never matches.
+fn scope(model: &Model, rule: &Rule) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let ActionConstraint::Eq(action) = rule.policy.action_constraint()
+        && model.schema.action_groups().any(|group| *group == action)
+    {
+        findings.push(Finding {
+            message: format!("`action == {action}` never matches: it is a group of actions"),
+            help: format!("write `action in {action}`"),
+            near: action.to_string(),
+        });
+    }
+    if let ResourceConstraint::Eq(resource) = rule.policy.resource_constraint()
+        && ["Domain", "Host", "Net"].contains(&resource.type_name().to_string().as_str())
+    {
+        findings.push(Finding {
+            message: format!("`resource == {resource}` never matches: resources are in it"),
+            help: format!("write `resource in {resource}`"),
+            near: resource.to_string(),
+        });
+    }
+    findings
+}
+
+/// Calls `visit` with every part of `expr`.
+pub(crate) fn walk(expr: &Expr, visit: &mut dyn FnMut(&Expr)) {
+    let visit = std::cell::RefCell::new(visit);
+    expr.reduce(
+        &|part| {
+            (visit.borrow_mut())(part);
+            None::<()>
+        },
+        &|(), ()| (),
+        (),
+    );
+}

@@ -1,0 +1,268 @@
+//! From texts to rules: bounds → parse → identify → validate → lint. Every problem found is reported, and one
+//! is enough to refuse the whole set.
+
+use std::collections::{BTreeMap, HashMap};
+
+use cedar_policy::{
+    Effect, Policy, PolicyId, PolicySet, ValidationMode, Validator,
+    pst::{self, Template},
+};
+use miette::Diagnostic;
+use strait_contract::message::PolicyFile;
+
+use crate::{
+    bounds, lint,
+    model::Model,
+    problem::{Problem, Refused},
+};
+
+/// What an annotation may be called. Cedar itself takes any word, so that a misspelt `@approval` would be a plain
+/// permit.
+const ANNOTATIONS: [&str; 4] = ["id", "reason", "approval", "approval_timeout"];
+/// Prefix of ids from guardrail files.
+pub(crate) const GUARDRAIL: &str = "guardrail:";
+/// Attributes of entities may be read (`principal.labels`), but nothing behind them: nothing else is given to Cedar.
+const DEREFERENCES: u32 = 1;
+
+/// A rule under its final id, and where it came from.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) id: String,
+    pub(crate) policy: Policy,
+    /// The rule as a tree.
+    pub(crate) tree: Template,
+    pub(crate) place: Place,
+}
+
+/// Where a rule stands: file number and byte range.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) file: usize,
+    pub(crate) range: std::ops::Range<usize>,
+}
+
+/// The files being loaded, to point into.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sources<'a>(pub(crate) &'a [PolicyFile]);
+
+impl Sources<'_> {
+    /// A problem of the rule at `place`.
+    pub(crate) fn problem(&self, place: &Place, message: impl Into<String>) -> Problem {
+        self.0.get(place.file).map_or_else(
+            || Problem::file("", ""),
+            |file| Problem::at(&file.name, &file.text, place.range.clone(), message),
+        )
+    }
+
+    /// The text of the rule at `place`.
+    pub(crate) fn text(&self, place: &Place) -> &str {
+        self.0.get(place.file).and_then(|file| file.text.get(place.range.clone())).unwrap_or_default()
+    }
+}
+
+/// The rules of `files`, or everything that is wrong with them.
+pub(crate) fn load(model: &Model, files: &[PolicyFile]) -> Result<Vec<Rule>, Refused> {
+    let sources = Sources(files);
+    let mut problems = Vec::new();
+    let mut rules: Vec<Rule> = Vec::new();
+    for (number, file) in files.iter().enumerate() {
+        match parse(sources, number, file) {
+            Ok(parsed) => rules.extend(parsed),
+            Err(found) => problems.extend(found),
+        }
+    }
+    duplicates(sources, &rules, &mut problems);
+    if problems.is_empty() {
+        validate(model, sources, &rules, &mut problems);
+        for rule in &rules {
+            lint::check(model, sources, rule, &mut problems);
+        }
+    }
+    if problems.is_empty() { Ok(rules) } else { Err(Refused::new(problems)) }
+}
+
+fn parse(sources: Sources<'_>, number: usize, file: &PolicyFile) -> Result<Vec<Rule>, Vec<Problem>> {
+    bounds::check(file).map_err(|problem| vec![problem])?;
+    let set = syntax(file)?;
+    let mut problems: Vec<Problem> = set
+        .templates()
+        .map(|template| {
+            let start = template.as_ref().loc().map_or(0..0, |loc| loc.start()..loc.end());
+            Problem::at(
+                &file.name,
+                &file.text,
+                start,
+                "this is a template: it has a slot such as `?principal`",
+            )
+            .help("write the rule out for each agent or resource")
+        })
+        .collect();
+    let mut rules = Vec::new();
+    for policy in set.policies() {
+        let range = policy.as_ref().loc().map_or(0..0, |loc| loc.start()..loc.end());
+        match identify(sources, file, policy, Place { file: number, range }) {
+            Ok(rule) => rules.push(rule),
+            Err(found) => problems.extend(found),
+        }
+    }
+    if problems.is_empty() { Ok(rules) } else { Err(problems) }
+}
+
+/// The text as Cedar reads it. The caller has checked [`bounds`].
+pub(crate) fn syntax(file: &PolicyFile) -> Result<PolicySet, Vec<Problem>> {
+    file.text.parse().map_err(|errors: cedar_policy::ParseErrors| {
+        errors.iter().map(|error| diagnostic(file, error, "this isn't Cedar: ")).collect()
+    })
+}
+
+/// Gives a parsed rule its own id instead of the one by position, and checks what its annotations may say.
+fn identify(
+    sources: Sources<'_>,
+    file: &PolicyFile,
+    policy: &Policy,
+    place: Place,
+) -> Result<Rule, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let mut complain = |message: String, help: &str| {
+        let problem = sources.problem(&place, message).help(help);
+        problems.push(match policy.annotation("id") {
+            Some(id) => problem.rule(id),
+            None => problem,
+        });
+    };
+    for (key, _) in policy.annotations().filter(|(key, _)| !ANNOTATIONS.contains(key)) {
+        complain(
+            format!("`@{key}` is not an annotation that Strait knows"),
+            "use @id, @reason, @approval or @approval_timeout",
+        );
+    }
+    let id = policy.annotation("id").unwrap_or_default();
+    if policy.annotation("id").is_none() {
+        complain(
+            "this rule has no `@id`".to_owned(),
+            "add `@id(\"a-name-of-your-own\")` above it: records and refusals name it",
+        );
+    } else if !well_formed(id) {
+        complain(
+            format!("`{id}` can't be the id of a rule"),
+            "use 1 to 100 of letters, digits, `-`, `_`, `.` and `/`",
+        );
+    }
+    let approval = policy.annotation("approval").is_some();
+    if approval && policy.effect() == Effect::Forbid {
+        complain(
+            "`@approval` stands on a forbid".to_owned(),
+            "a forbid can't be approved; put `@approval` on the permit",
+        );
+    }
+    if let Some(timeout) = policy.annotation("approval_timeout") {
+        if !approval {
+            complain(
+                "`@approval_timeout` without `@approval`".to_owned(),
+                "add `@approval(\"why\")` or remove it",
+            );
+        }
+        if !is_duration(timeout) {
+            complain(format!("`{timeout}` is not a duration"), "write a number and s, m or h, such as `30m`");
+        }
+    }
+    if file.guardrail && policy.effect() == Effect::Permit {
+        complain(
+            "a guardrail file has a permit".to_owned(),
+            "guardrails only forbid; move the rule to a policy file",
+        );
+    }
+    let id = if file.guardrail { format!("{GUARDRAIL}{id}") } else { id.to_owned() };
+    let tree = match policy.to_pst() {
+        Ok(pst::Policy::Static(rule)) => Some(rule.body().clone().with_id(pst::PolicyID(id.as_str().into()))),
+        Ok(pst::Policy::Linked(_)) => None,
+        Err(error) => {
+            complain(format!("this rule can't be read: {error}"), "write it more simply");
+            None
+        }
+    };
+    match tree {
+        Some(tree) if problems.is_empty() => {
+            Ok(Rule { policy: policy.new_id(PolicyId::new(&id)), id, tree, place })
+        }
+        _ => Err(problems),
+    }
+}
+
+fn well_formed(id: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+    (1..=100).contains(&id.len()) && id.bytes().all(fits)
+}
+
+fn is_duration(text: &str) -> bool {
+    let digits = text.strip_suffix(['s', 'm', 'h']).unwrap_or_default();
+    (1..=6).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn duplicates(sources: Sources<'_>, rules: &[Rule], problems: &mut Vec<Problem>) {
+    let mut first: HashMap<&str, &Rule> = HashMap::new();
+    for rule in rules {
+        if let Some(other) = first.insert(&rule.id, rule) {
+            let there = sources.problem(&other.place, "");
+            problems.push(
+                sources
+                    .problem(&rule.place, format!("a second rule has the id `{}`", rule.id))
+                    .rule(&rule.id)
+                    .help(format!("the other one is at {}:{}; give each its own", there.file, there.line)),
+            );
+        }
+    }
+}
+
+/// Strict validation. A warning refuses too: rules that can never match and look-alike letters are only warnings
+/// to Cedar.
+fn validate(model: &Model, sources: Sources<'_>, rules: &[Rule], problems: &mut Vec<Problem>) {
+    let places: BTreeMap<&str, &Place> = rules.iter().map(|rule| (rule.id.as_str(), &rule.place)).collect();
+    let set = match PolicySet::from_policies(rules.iter().map(|rule| rule.policy.clone())) {
+        Ok(set) => set,
+        Err(error) => return problems.push(Problem::file("", error.to_string())),
+    };
+    let result =
+        Validator::new(model.schema.clone()).validate_with_level(&set, ValidationMode::Strict, DEREFERENCES);
+    let mut add = |id: &PolicyId, finding: &dyn Diagnostic| {
+        let id: &str = id.as_ref();
+        let file = places.get(id).and_then(|place| sources.0.get(place.file));
+        problems.push(match file {
+            Some(file) => diagnostic(file, finding, "").rule(id),
+            None => Problem::file("", finding.to_string()).rule(id),
+        });
+    };
+    for error in result.validation_errors() {
+        add(error.policy_id(), error);
+    }
+    for warning in result.validation_warnings() {
+        add(warning.policy_id(), warning);
+    }
+    if problems.is_empty() && !result.validation_passed_without_warnings() {
+        problems.push(Problem::file("", "the rules don't fit the schema"));
+    }
+}
+
+/// A finding of Cedar's as a problem of ours.
+fn diagnostic(file: &PolicyFile, finding: &dyn Diagnostic, prefix: &str) -> Problem {
+    let label = finding.labels().and_then(|mut labels| labels.next());
+    let range =
+        label.as_ref().map_or(0..0, |label| label.offset()..label.offset().saturating_add(label.len()));
+    let text = finding.to_string();
+    let message = without_policy(&text);
+    let label = label.as_ref().and_then(|label| label.label()).map(str::to_owned);
+    let problem = Problem::at(&file.name, &file.text, range, format!("{prefix}{message}"));
+    match (finding.help().map(|help| help.to_string()), label) {
+        (Some(help), _) => problem.help(help),
+        (None, Some(label)) => problem.help(label),
+        (None, None) => problem,
+    }
+}
+
+/// Cedar's findings start with ``for policy `id`, ``, which stands elsewhere here.
+fn without_policy(message: &str) -> &str {
+    message
+        .strip_prefix("for policy `")
+        .and_then(|rest| rest.split_once("`, "))
+        .map_or(message, |(_, rest)| rest)
+}

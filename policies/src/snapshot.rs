@@ -1,0 +1,258 @@
+//! One loaded policy set, ready to decide.
+
+use cedar_policy::{AuthorizationError, Authorizer, Decision, Policy, Response};
+use jiff::tz::TimeZone;
+use strait_contract::{code::Code, message::PolicyFile, run::Process};
+
+use crate::{
+    bounds, digest,
+    index::{Bucket, Index},
+    inspected::{self, PathRule},
+    load,
+    model::{Action, Model},
+    names::{Lineage, Names},
+    problem::{Problem, Refused},
+    question::{Question, Verdict},
+    reads::Reads,
+    request::Builder,
+};
+
+/// A policy set that was checked whole. Sharing it needs no lock; replacing it is the caller's business.
+#[derive(Debug)]
+pub struct Snapshot {
+    pub(crate) names: Names,
+    pub(crate) index: Index,
+    pub(crate) builder: Builder,
+    authorizer: Authorizer,
+    digest: String,
+    rules: usize,
+    path_rules: Vec<PathRule>,
+    epoch: u64,
+}
+
+impl Snapshot {
+    /// Checks `files` and makes them ready to decide with. `epoch` is the caller's number for this set.
+    ///
+    /// Takes about 0.1 ms a rule. Parsing runs on a thread of its own with a large stack.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the files (cases 81, 82). Nothing of them may then be used.
+    pub fn compile(files: &[PolicyFile], epoch: u64) -> Result<Self, Refused> {
+        Self::compile_in(files, epoch, TimeZone::system())
+    }
+
+    /// Like [`Self::compile`], with the zone that `context.time.hour` and `weekday` are in.
+    ///
+    /// # Errors
+    /// As [`Self::compile`].
+    pub fn compile_in(files: &[PolicyFile], epoch: u64, zone: TimeZone) -> Result<Self, Refused> {
+        on_large_stack(|| {
+            let model = Model::get()
+                .map_err(|error| alone(Problem::file("strait.cedarschema", error.to_string())))?;
+            let rules = load::load(model, files)?;
+            let names = Names::of(&rules);
+            let index = Index::of(model, &names, &rules)
+                .map_err(|error| alone(Problem::file("", error.to_string()).rule(&error.rule)))?;
+            let digest = digest::of(&rules);
+            Ok(Self {
+                names,
+                index,
+                builder: Builder::new(zone),
+                authorizer: Authorizer::new(),
+                digest,
+                rules: rules.len(),
+                path_rules: inspected::path_rules(model, &rules),
+                epoch,
+            })
+        })
+    }
+
+    /// The set without rules, which refuses everything.
+    pub fn empty() -> Self {
+        Self {
+            names: Names::default(),
+            index: Index::default(),
+            builder: Builder::new(TimeZone::UTC),
+            authorizer: Authorizer::new(),
+            digest: digest::of(&[]),
+            rules: 0,
+            path_rules: Vec::new(),
+            epoch: 0,
+        }
+    }
+
+    /// SHA-256 over what the rules mean, lower-case hex: equal for sets that differ in format, order, comments or
+    /// spread over files only.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// How many rules there are.
+    pub fn rules(&self) -> usize {
+        self.rules
+    }
+
+    /// The hosts whose HTTP must be looked into for a rule to work, with the rule: none of them may be passed
+    /// through (cases 42, 83).
+    pub fn hosts_with_path_rules(&self) -> &[PathRule] {
+        &self.path_rules
+    }
+
+    /// Names of the agents that rules name, to check against the configured ones.
+    pub fn named_agents(&self) -> impl Iterator<Item = &str> {
+        self.names.of_type("Agent")
+    }
+
+    /// The number this set was compiled under.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether a rule that can concern `question` reads `context.process`. If so, [`Question::process`] should be
+    /// filled in before [`Self::decide`], which refuses otherwise.
+    pub fn reads_process(&self, question: &Question<'_>) -> bool {
+        Model::get().is_ok_and(|model| {
+            let lineage = self.names.lineage(model, &question.ask);
+            self.buckets(question, &lineage).iter().any(|bucket| !bucket.process.is_empty())
+        })
+    }
+
+    /// Decides. A forbid that matches wins and is named; else any rule that could not be evaluated refuses; else a
+    /// permit that matches permits, or holds if all that match are `@approval` rules; else the call is refused.
+    pub fn decide(&self, question: &Question<'_>) -> Verdict {
+        match self.tally(question) {
+            Ok(tally) => tally.verdict(),
+            Err(why) => failed(Vec::new(), why),
+        }
+    }
+
+    /// What the rules say that can concern `question`.
+    fn tally(&self, question: &Question<'_>) -> Result<Tally<'_>, String> {
+        let model = Model::get().map_err(|error| error.to_string())?;
+        let lineage = self.names.lineage(model, &question.ask);
+        let buckets = self.buckets(question, &lineage);
+        let mut tally = Tally::default();
+        if buckets.is_empty() {
+            return Ok(tally);
+        }
+        let reads = buckets.iter().fold(Reads::default(), |reads, bucket| reads.with(bucket.reads));
+        let asked = self.builder.build(model, &self.names, question, &lineage, reads);
+        let asked = asked.map_err(|error| error.to_string())?;
+        for bucket in buckets {
+            let answer = self.authorizer.is_authorized(&asked.request, &bucket.rules, &asked.entities);
+            tally.count(&answer, bucket, question.process);
+        }
+        Ok(tally)
+    }
+
+    pub(crate) fn buckets(&self, question: &Question<'_>, lineage: &Lineage) -> Vec<&Bucket> {
+        self.index.buckets(Action::of(&question.ask), question.run.agent.as_str(), lineage)
+    }
+}
+
+/// What the buckets said, joined. Errors count wherever they are; forbids count wherever they are; permits count
+/// if no bucket has a forbid.
+#[derive(Default)]
+struct Tally<'a> {
+    forbids: Vec<&'a Policy>,
+    permits: Vec<&'a Policy>,
+    errors: Vec<(String, String)>,
+}
+
+impl<'a> Tally<'a> {
+    fn count(&mut self, response: &Response, bucket: &'a Bucket, process: Option<&Process>) {
+        let rules = response.diagnostics().reason().filter_map(|id| bucket.rules.policy(id));
+        match response.decision() {
+            Decision::Allow => self.permits.extend(rules),
+            Decision::Deny => self.forbids.extend(rules),
+        }
+        for AuthorizationError::PolicyEvaluationError(error) in response.diagnostics().errors() {
+            self.errors.push((error.policy_id().to_string(), error.inner().to_string()));
+        }
+        self.errors.extend(bucket.process.iter().filter_map(|(rule, reads)| {
+            unknown(process, *reads)
+                .map(|what| (rule.clone(), format!("it reads {what}, which could not be determined")))
+        }));
+    }
+
+    fn verdict(mut self) -> Verdict {
+        if !self.forbids.is_empty() {
+            let rules = sorted(&mut self.forbids);
+            let reason = self.forbids.iter().find_map(|rule| rule.annotation("reason"));
+            let reason =
+                reason.map_or_else(|| format!("forbidden by rule `{}`", rules.join("`, `")), str::to_owned);
+            return Verdict::Refuse { code: Code::ToolCallDenied, rules, reason };
+        }
+        self.errors.sort();
+        if let Some((rule, why)) = self.errors.first() {
+            let reason = format!("rule `{rule}` could not be evaluated: {why}");
+            let mut rules: Vec<String> = self.errors.iter().map(|(rule, _)| rule.clone()).collect();
+            rules.dedup();
+            return failed(rules, reason);
+        }
+        if self.permits.is_empty() {
+            return no_permit();
+        }
+        let rules = sorted(&mut self.permits);
+        if self.permits.iter().all(|rule| rule.annotation("approval").is_some()) {
+            let why = self
+                .permits
+                .iter()
+                .find_map(|rule| rule.annotation("approval"))
+                .unwrap_or_default()
+                .to_owned();
+            return Verdict::Hold { rules, why };
+        }
+        Verdict::Permit { rules }
+    }
+}
+
+fn sorted(rules: &mut Vec<&Policy>) -> Vec<String> {
+    rules.sort_by(|a, b| a.id().cmp(b.id()));
+    rules.iter().map(|rule| rule.id().to_string()).collect()
+}
+
+/// What of the calling process a rule reads and isn't known. Left out silently, it would make a forbid weaker.
+fn unknown(process: Option<&Process>, reads: Reads) -> Option<&'static str> {
+    match process {
+        None => Some("the calling process"),
+        Some(process) if reads.contains(Reads::PROCESS_EXE) && process.exe.is_none() => {
+            Some("its executable")
+        }
+        Some(process) if reads.contains(Reads::PROCESS_DIGEST) && process.digest.is_none() => {
+            Some("the digest of its executable")
+        }
+        Some(_) => None,
+    }
+}
+
+fn failed(rules: Vec<String>, reason: String) -> Verdict {
+    Verdict::Refuse { code: Code::PolicyError, rules, reason }
+}
+
+fn no_permit() -> Verdict {
+    let reason = "no rule permits this".to_owned();
+    Verdict::Refuse { code: Code::ToolCallDenied, rules: Vec::new(), reason }
+}
+
+fn alone(problem: Problem) -> Refused {
+    Refused::new(vec![problem])
+}
+
+/// Runs `work` where deep trees don't overflow the stack.
+pub(crate) fn on_large_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, Refused> + Send,
+) -> Result<T, Refused> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("policies".to_owned()).stack_size(bounds::STACK);
+        match thread.spawn_scoped(scope, work) {
+            Ok(thread) => thread.join().unwrap_or_else(|_| {
+                Err(alone(Problem::file("", "checking the policies failed inside Strait")))
+            }),
+            Err(error) => Err(alone(Problem::file("", format!("no thread to check policies on: {error}")))),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

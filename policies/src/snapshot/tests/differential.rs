@@ -1,0 +1,232 @@
+//! The index against Cedar's own evaluation of the whole set: decision, rules and failing rules are equal.
+
+use std::collections::BTreeSet;
+
+use cedar_policy::{Authorizer, Decision, PolicySet};
+use proptest::prelude::*;
+use strait_contract::run::Process;
+
+use crate::{
+    Ask, Question, Snapshot, Verdict,
+    fixture::{NOON, compile_files, file, get, run},
+    load,
+    model::Model,
+    names::Names,
+    reads::Reads,
+};
+
+const PRINCIPALS: [&str; 8] = [
+    "principal",
+    "principal is Run",
+    r#"principal in Agent::"coder""#,
+    r#"principal in Agent::"other""#,
+    r#"principal is Run in Agent::"coder""#,
+    r#"principal in AgentVersion::"coder/3""#,
+    r#"principal in AgentVersion::"coder/4""#,
+    r#"principal == Run::"coder-1""#,
+];
+const ACTIONS: [&str; 6] = [
+    "action",
+    r#"action == Action::"http""#,
+    r#"action == Action::"connect""#,
+    r#"action in Action::"dns""#,
+    r#"action in [Action::"http", Action::"connect"]"#,
+    r#"action in [Action::"http", Action::"tools/call", Action::"dns"]"#,
+];
+const RESOURCES: [&str; 13] = [
+    "resource",
+    r#"resource in Domain::"ok.test""#,
+    r#"resource in Domain::"a.ok.test""#,
+    r#"resource in Domain::"test""#,
+    r#"resource in Host::"ok.test""#,
+    r#"resource in Host::"a.ok.test""#,
+    r#"resource in Endpoint::"ok.test:443""#,
+    r#"resource in Endpoint::"a.ok.test:22""#,
+    r#"resource in Net::"10.0.0.0/8""#,
+    r#"resource in Net::"10.1.0.0/16""#,
+    r#"resource is Url in Domain::"ok.test""#,
+    r#"resource is Endpoint"#,
+    r#"resource == Url::"https://ok.test/a""#,
+];
+/// The first four always fail, or fail for some calls.
+const CONDITIONS: [&str; 16] = [
+    "when { context.time.epoch * 9223372036854775807 == 1 }",
+    "unless { context.time.epoch + 9223372036854775807 == 1 }",
+    "when { context has port && context.port * 922337203685477580 == 1 }",
+    r#"when { context has method && context.method == "GET" && context.time.epoch * 9223372036854775807 == 1 }"#,
+    "",
+    r#"when { context has method && context.method == "POST" }"#,
+    r#"when { context has path && context.path like "/a*" }"#,
+    "when { context has port && context.port == 443 }",
+    r#"unless { context has address && context.address.isInRange(ip("10.0.0.0/8")) }"#,
+    r#"when { resource in Domain::"ok.test" }"#,
+    r#"unless { resource in Host::"a.ok.test" }"#,
+    r#"when { principal.labels.contains("team-a") }"#,
+    r#"when { context has query && context.query.hasTag("q") && context.query.getTag("q").contains("1") }"#,
+    r#"when { context has process && context.process.comm == "git" }"#,
+    "when { context.time.hour < 13 } unless { context has recordType }",
+    r#"when { if context has bodyBytes then context.bodyBytes > 10 else action == Action::"dns" }"#,
+];
+
+fn rule() -> impl Strategy<Value = String> {
+    let pick = |list: &'static [&'static str]| prop::sample::select(list);
+    // One in three always fails or may fail.
+    let condition = prop_oneof![1 => pick(&CONDITIONS[..4]), 2 => pick(&CONDITIONS[4..])];
+    let effect = pick(&["permit", "permit", "@approval(\"x\") permit", "forbid"]);
+    (effect, pick(&PRINCIPALS), pick(&ACTIONS), pick(&RESOURCES), condition).prop_map(
+        |(effect, principal, action, resource, condition)| {
+            format!("{effect} ({principal}, {action}, {resource}) {condition};")
+        },
+    )
+}
+
+/// The rules of `texts` that are valid: some combinations can't match anything and are refused.
+fn valid(texts: Vec<String>) -> String {
+    let named = |(number, text): (usize, String)| format!("@id(\"r{number}\") {text}\n");
+    texts.into_iter().enumerate().map(named).filter(|text| compile_files(&[file(text)]).is_ok()).collect()
+}
+
+#[derive(Debug, Clone)]
+struct Call {
+    kind: u8,
+    agent: &'static str,
+    version: &'static str,
+    host: &'static str,
+    address: Option<&'static str>,
+    port: u16,
+    method: &'static str,
+    path: &'static str,
+    query: Vec<(String, String)>,
+    body_bytes: Option<u64>,
+    comm: &'static str,
+}
+
+prop_compose! {
+    fn call()(
+        kind in 0..3u8,
+        agent in prop::sample::select(&["coder", "other", "third"][..]),
+        version in prop::sample::select(&["3", "4"][..]),
+        host in prop::sample::select(&["ok.test", "a.ok.test", "b.a.ok.test", "evilok.test", "test"][..]),
+        address in prop::option::weighted(
+            0.2,
+            prop::sample::select(&["10.1.2.3", "10.2.0.1", "::ffff:10.1.0.1", "2001:db8::1"][..]),
+        ),
+        port in prop::sample::select(&[443u16, 22, 80][..]),
+        method in prop::sample::select(&["GET", "POST"][..]),
+        path in prop::sample::select(&["/a", "/a/b", "/"][..]),
+        query in prop::collection::vec(("[q-r]", "[0-1]"), 0..3),
+        body_bytes in prop::option::of(0..20u64),
+        comm in prop::sample::select(&["git", "curl"][..]),
+    ) -> Call {
+        Call { kind, agent, version, host, address, port, method, path, query, body_bytes, comm }
+    }
+}
+
+impl Call {
+    fn ask(&self, check: impl FnOnce(Ask<'_>)) {
+        let address = self.address.map(|address| address.parse().unwrap());
+        check(match self.kind {
+            0 => {
+                let mut http = get(self.host, self.path);
+                (http.address, http.port, http.method) = (address, self.port, self.method);
+                (http.query, http.body_bytes) = (&self.query, self.body_bytes);
+                Ask::Http(http)
+            }
+            1 => {
+                let host = address.is_none().then_some(self.host);
+                Ask::Connect { host, address, port: self.port }
+            }
+            _ => Ask::Dns { name: self.host, record_type: "TXT" },
+        });
+    }
+}
+
+/// Decision, reasons and failing rules of Cedar's evaluation of all of `text` with the whole context.
+fn whole(text: &str, question: &Question<'_>) -> (bool, BTreeSet<String>, BTreeSet<String>) {
+    let model = Model::get().unwrap();
+    let rules = load::load(model, &[file(text)]).unwrap();
+    let names = Names::of(&rules);
+    let set = PolicySet::from_policies(rules.iter().map(|rule| rule.policy.clone())).unwrap();
+    let lineage = names.lineage(model, &question.ask);
+    let builder = crate::request::Builder::new(jiff::tz::TimeZone::UTC);
+    let asked = builder.build(model, &names, question, &lineage, Reads::ALL).unwrap();
+    // The schema is checked here too: what the builder makes is what rules were validated against.
+    let request = &asked.request;
+    let (principal, action, resource) =
+        (request.principal().unwrap(), request.action().unwrap(), request.resource().unwrap());
+    let context = request.context().unwrap().clone();
+    cedar_policy::Request::new(
+        principal.clone(),
+        action.clone(),
+        resource.clone(),
+        context,
+        Some(&model.schema),
+    )
+    .unwrap();
+    let entities = asked.entities.iter().cloned();
+    cedar_policy::Entities::from_entities(entities, Some(&model.schema)).unwrap();
+    let answer = Authorizer::new().is_authorized(request, &set, &asked.entities);
+    let reasons = answer.diagnostics().reason().map(ToString::to_string).collect();
+    let errors = answer
+        .diagnostics()
+        .errors()
+        .map(|cedar_policy::AuthorizationError::PolicyEvaluationError(error)| error.policy_id().to_string())
+        .collect();
+    (answer.decision() == Decision::Allow, reasons, errors)
+}
+
+fn agree(snapshot: &Snapshot, text: &str, question: &Question<'_>) {
+    let (allowed, reasons, errors) = whole(text, question);
+    let tally = snapshot.tally(question).unwrap();
+    let ids = |rules: &[&cedar_policy::Policy]| -> BTreeSet<String> {
+        rules.iter().map(|rule| rule.id().to_string()).collect()
+    };
+    let (forbids, permits) = (ids(&tally.forbids), ids(&tally.permits));
+    let found: BTreeSet<String> = tally.errors.iter().map(|(rule, _)| rule.clone()).collect();
+    assert_eq!(found, errors, "errors of {question:?} in {text}");
+    if forbids.is_empty() {
+        assert_eq!((allowed, &reasons), (!permits.is_empty(), &permits), "{question:?} in {text}");
+    } else {
+        assert_eq!((allowed, &reasons), (false, &forbids), "{question:?} in {text}");
+    }
+    let explanation = snapshot.explain(question);
+    assert_eq!(explanation.verdict, snapshot.decide(question));
+    let permitted = matches!(explanation.verdict, Verdict::Permit { .. } | Verdict::Hold { .. });
+    assert_eq!(permitted, allowed && errors.is_empty());
+    let matching = |effect: &str| -> BTreeSet<String> {
+        let matches = |candidate: &&crate::Candidate| {
+            candidate.effect == effect && candidate.outcome == crate::Outcome::Matches
+        };
+        explanation.candidates.iter().filter(matches).map(|candidate| candidate.rule.clone()).collect()
+    };
+    assert_eq!(matching(if forbids.is_empty() { "permit" } else { "forbid" }), reasons);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// 60 sets of up to 30 rules, 20 calls on each.
+    #[test]
+    fn case_84_the_index_answers_as_cedar_does_on_the_whole_set_and_explain_as_both(
+        texts in prop::collection::vec(rule(), 1..30),
+        calls in prop::collection::vec(call(), 20),
+    ) {
+        let text = valid(texts);
+        let snapshot = compile_files(&[file(&text)]).unwrap();
+        for call in &calls {
+            let mut info = run(call.agent);
+            info.version = call.version.to_owned();
+            info.id = format!("{}-1", call.agent).parse().unwrap();
+            let process = Process {
+                comm: call.comm.to_owned(),
+                exe: Some("/x".into()),
+                digest: Some("0".repeat(64)),
+                ..Process::default()
+            };
+            call.ask(|ask| {
+                let question = Question { run: &info, now_ms: NOON, ask, process: Some(&process) };
+                agree(&snapshot, &text, &question);
+            });
+        }
+    }
+}
