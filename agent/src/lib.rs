@@ -5,4 +5,8 @@
 //!
 //! Architecture invariant: root never opens a TCP connection, serves a page or reads an agent's bytes.
 
+pub mod firewall;
+pub mod gate;
 pub mod instance;
+pub mod netns;
+pub mod selftest;

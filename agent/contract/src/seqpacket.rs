@@ -84,8 +84,8 @@ pub fn receive<T: DeserializeOwned>(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = recvmsg(socket, &mut [io::IoSliceMut::new(buffer)], &mut control, flags)
-        .map_err(io::Error::from)?;
+    let got =
+        recvmsg(socket, &mut [io::IoSliceMut::new(buffer)], &mut control, flags).map_err(io::Error::from)?;
     let mut fds = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
