@@ -165,7 +165,7 @@ version = "1"
             if let Some(status) = agent.try_wait()? {
                 bail!("the agent ended ({status}): {}", self.last_words());
             }
-            if self.run_dir().join("control.sock").exists() && exec::succeeds(self.strait().arg("status")) {
+            if self.run_dir().join("control.sock").exists() && self.has_gateway() {
                 return Ok(());
             }
             if started.elapsed() > START {
@@ -173,6 +173,14 @@ version = "1"
             }
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Whether the agent says that a gateway is connected. (`strait status` also fails on a host that lacks an
+    /// optional wall, which is no reason not to start.)
+    fn has_gateway(&self) -> bool {
+        let Ok(status) = self.strait().args(["status", "--json"]).output() else { return false };
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
+        status.get("gateway").and_then(serde_json::Value::as_bool) == Some(true)
     }
 
     /// The end of the agent's log.
