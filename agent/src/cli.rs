@@ -1,9 +1,9 @@
 //! The `strait` command: thin verbs over the agent's sockets and files.
 
-pub mod log;
 pub mod check;
 pub mod completions;
 pub mod kill;
+pub mod log;
 pub mod man;
 pub mod policy;
 pub mod ps;
@@ -114,7 +114,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(&args, &instance),
         Command::Reload(args) => reload::run(&args, &instance),
         Command::Log(args) => log::run(args, &instance),
-        Command::Policy(args) => policy::run(args, &instance),
+        Command::Policy(args) => policy::run(&args, &instance),
         Command::Check(_) | Command::Completions(_) | Command::Man(_) => Ok(ExitCode::SUCCESS),
     }
 }

@@ -36,7 +36,7 @@ use crate::{
     link::{self, Link},
     listeners::Listeners,
     log::Log,
-    netns, preflight,
+    netns,
     run::{Parts, Runs, SelfTest, trust::Trust},
     selftest,
     supervise::Supervisor,
@@ -64,7 +64,6 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 
 async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let instance = &config.instance;
-    preflight::check(instance).refuse_if_missing()?;
     folders(instance)?;
     let log = Log::open(config.log_options()).context("opening the log")?;
     let gate = Arc::new(gate(instance)?);

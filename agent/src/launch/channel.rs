@@ -24,7 +24,7 @@ impl Channel {
     /// # Errors
     /// If it can't be watched.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { socket: AsyncFd::new(socket)? })
+        Ok(Self { socket: crate::readiness::watch(socket)? })
     }
 
     /// Sends a message with descriptors, when there is room for it.

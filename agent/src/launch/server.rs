@@ -18,7 +18,7 @@ use strait_contract::{
     ids::{BadName, RunId},
     seqpacket::LinkError,
 };
-use tokio::{io::unix::AsyncFd, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     channel::Channel,
@@ -96,7 +96,7 @@ pub fn open_to_group(path: &Path) -> io::Result<()> {
 /// # Errors
 /// If the listener can't be watched.
 pub async fn serve(listener: OwnedFd, runs: Arc<Runs>) -> io::Result<()> {
-    let listener = AsyncFd::new(listener)?;
+    let listener = crate::readiness::watch(listener)?;
     loop {
         let mut ready = listener.readable().await?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -242,8 +242,8 @@ fn order(
     if request.argv.first().is_none_or(String::is_empty) {
         return Err(Refusal::Malformed("it names no command"));
     }
-    let texts = request.argv.iter().chain(request.env.iter().flat_map(|(name, value)| [name, value]));
-    if texts.clone().any(|text| text.contains('\0')) {
+    let mut texts = request.argv.iter().chain(request.env.iter().flat_map(|(name, value)| [name, value]));
+    if texts.any(|text| text.contains('\0')) {
         return Err(Refusal::Malformed("a NUL is in it"));
     }
     if request.env.iter().any(|(name, _)| name.is_empty() || name.contains('=')) {

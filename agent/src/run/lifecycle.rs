@@ -380,10 +380,11 @@ impl Runs {
         // Before anything of the run lives: an agent that dies here finds the rest by this file.
         live.write(instance).map_err(StartError::Live)?;
         let container = self.container(&live.id);
+        let (tool, root) = (instance.lib_dir.join("strait-tool"), instance.run_dir.join("runc"));
         let create = shim::create(shim::Start {
-            tool: &instance.lib_dir.join("strait-tool"),
+            tool: &tool,
             runc: &self.parts.runc,
-            root: &instance.run_dir.join("runc"),
+            root: &root,
             id: &container,
             folder,
             cgroup: &shims,

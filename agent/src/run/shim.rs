@@ -209,10 +209,7 @@ pub fn read_exit(folder: &Folder) -> Option<Exit> {
 /// # Errors
 /// If the process can't be watched.
 pub async fn wait_for(process: &Process) -> io::Result<()> {
-    let watched = tokio::io::unix::AsyncFd::with_interest(
-        process.pidfd().try_clone_to_owned()?,
-        tokio::io::Interest::READABLE,
-    )?;
+    let watched = crate::readiness::watch(process.pidfd().try_clone_to_owned()?)?;
     // A pidfd becomes readable when its process ends (pidfd_open(2)).
     let _ready = watched.readable().await?;
     Ok(())
