@@ -1,2 +1,11 @@
-#[test]
-fn p() {}
+//! Real runs under a real gate and a real runtime: what a person sees of `strait run` and its siblings.
+//!
+//! Needs root, cgroup v2, runc, the kernel object and the static helper: `cargo xtask setup && cargo xtask build`.
+
+mod runs {
+    mod confinement;
+    mod ending;
+    mod people;
+    mod rig;
+    mod streams;
+}
