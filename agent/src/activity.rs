@@ -2,6 +2,7 @@
 //!
 //! What can't be read any more is left out, never guessed.
 
+pub mod kernel;
 pub mod process;
 
 pub use process::Processes;

@@ -11,6 +11,7 @@ pub mod child;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod daemon;
 pub mod firewall;
 pub mod gate;
 pub mod instance;
