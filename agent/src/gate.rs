@@ -398,6 +398,11 @@ impl Gate {
         Ok(())
     }
 
+    /// Removes a cgroup and those below it, if nothing runs there.
+    pub fn collect_garbage_of(&self, cgroup: &Path) {
+        remove_cgroup(cgroup);
+    }
+
     /// Deletes the flows of connections that the gateway never accepted and never will, as after its death:
     /// those without a socket in the `strait` namespace. Gives how many.
     ///
