@@ -45,6 +45,8 @@ pub(super) struct Chain {
     pub bytes: u64,
     /// Lines not yet in the file.
     pub pending: Vec<u8>,
+    /// The file that the last group was written to, until the syncer was told.
+    pub written: Option<Arc<fs::File>>,
     /// Set once the run is over.
     pub closing: bool,
     /// The folder has a new file that isn't synced.
@@ -100,6 +102,7 @@ impl Chain {
             segment: found.segment,
             bytes: found.bytes,
             pending: Vec::new(),
+            written: None,
             closing: false,
             fresh: true,
             missed: 0,

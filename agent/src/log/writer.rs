@@ -368,6 +368,7 @@ impl Writer {
             }
         };
         written.push((Arc::clone(&file), chain.bytes));
+        chain.written = Some(Arc::clone(&file));
         (&*file).write_all(&chain.pending)
     }
 
@@ -387,13 +388,14 @@ impl Writer {
         }
         for (name, _) in touched {
             let Some(chain) = self.chains.get_mut(name) else { continue };
-            let file = self.files.peek(name);
+            // Taken from the chain: the file may have left the cache within the group.
+            let file = chain.written.take();
             let fresh = std::mem::take(&mut chain.fresh);
-            chain.tail.reached(&reached(chain), file, fresh, None, &self.work);
+            chain.tail.reached(&reached(chain), file.as_ref(), fresh, None, &self.work);
         }
         for (name, waiter) in waiters {
             if let Some(chain) = self.chains.get(&name) {
-                chain.tail.reached(&reached(chain), self.files.peek(&name), false, Some(waiter), &self.work);
+                chain.tail.reached(&reached(chain), None, false, Some(waiter), &self.work);
             }
         }
         self.tell_missed(touched);
