@@ -306,3 +306,22 @@ async fn folders_and_files_are_for_root_and_auditors_alone() {
     assert_eq!(mode("runs/r/head"), 0o640);
     assert_eq!(mode("keys/log.key"), 0o600);
 }
+
+/// What a gateway sends again after its link broke is written once, by the same agent and by the next one.
+#[tokio::test]
+async fn a_record_that_is_sent_again_is_not_written_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let decided = request("r", "https://a.test/1");
+    let done = Record { phase: Some(Phase::Done), ..decided.clone() };
+    for (round, expect) in [(1, 3), (2, 4)] {
+        let log = Log::open(options(dir.path())).unwrap();
+        log.open_run(meta("r")).await.unwrap();
+        for _ in 0..2 {
+            let batch = vec![decided.clone(), done.clone()];
+            log.submit(batch, true).await.outcome().await.unwrap();
+        }
+        log.submit(vec![request("r", "https://a.test/2")], true).await.outcome().await.unwrap();
+        assert_eq!(lines(dir.path(), "r").len(), expect, "round {round}");
+        log.shutdown().await;
+    }
+}
