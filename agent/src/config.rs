@@ -31,6 +31,8 @@ pub const DEFAULT_PATH: &str = "/etc/strait/strait.toml";
 /// The whole config, parsed.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Where it was read from, if it was named.
+    pub path: Option<PathBuf>,
     /// Names and places.
     pub instance: Instance,
     /// The way out.
@@ -44,7 +46,7 @@ pub struct Config {
 }
 
 /// How the gateway reaches upstreams.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Network {
     /// How names are resolved.
     pub resolver: Resolver,
@@ -134,6 +136,11 @@ impl Config {
     /// # Errors
     /// See [`ConfigError`].
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let config = Self::read(path)?;
+        Ok(Self { path: path.map(Path::to_owned), ..config })
+    }
+
+    fn read(path: Option<&Path>) -> Result<Self, ConfigError> {
         let named = path.is_some();
         let path = path.map_or_else(|| PathBuf::from(DEFAULT_PATH), Path::to_owned);
         let path = if path.is_dir() { path.join("strait.toml") } else { path };

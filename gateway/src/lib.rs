@@ -1,2 +1,24 @@
 //! The gateway: accept → identify → read → decide → forward → record.
+//!
+//! Takes connections of runs on listeners that the agent made, and turns every protocol's bytes into calls,
+//! which policy judges and the agent puts on record before anything is forwarded. It has no privilege: it
+//! owns no kernel object and can append records but never change them.
 #![forbid(unsafe_code)]
+
+pub mod accept;
+pub mod call;
+pub mod decide;
+pub mod forward;
+pub mod gateway;
+pub mod identify;
+pub mod limits;
+pub mod link;
+pub mod names;
+mod pipeline;
+pub mod protocol;
+pub mod record;
+pub mod refuse;
+pub mod runs;
+pub mod url;
+
+pub use gateway::{FlowSource, Gateway, Settings};

@@ -3,6 +3,10 @@
 
 use std::net::Ipv4Addr;
 
+mod sockopt;
+
+pub use sockopt::of;
+
 /// Level of the socket option that answers with a [`Flow`] (`SOL_IP`).
 pub const FLOW_LEVEL: i32 = 0;
 /// Name of that option: unused by Linux in `SOL_IP` for TCP (80 is netfilter's `SO_ORIGINAL_DST`, so not that).

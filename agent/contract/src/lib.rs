@@ -5,7 +5,7 @@
 //! a connection ([`flow::Flow`]) is part of the contract too, because the gateway reads it without the agent.
 //!
 //! Architecture invariant: nothing here decides anything.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod code;
 pub mod flow;

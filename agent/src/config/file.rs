@@ -95,6 +95,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
     })?;
     let pool = network.pool;
     let config = Config {
+        path: None,
         instance: instance.into_instance(pool, path)?,
         network: network.into_network(hosts, path)?,
         limits: limits.into_limits(path)?,

@@ -1,0 +1,167 @@
+//! What every protocol turns its bytes into: one [`Call`] by one [`Caller`].
+
+use std::{net::IpAddr, sync::Arc};
+
+use strait_contract::{flow::Flow, ids::RecordId, run::Process};
+use strait_policies::{Ask, HttpAsk};
+
+use crate::{
+    runs::Run,
+    url::{Host, Name, Target},
+};
+
+/// Who calls: known from the kernel alone, shared by all calls of a connection.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// The run.
+    pub run: Arc<Run>,
+    /// The kernel's account of the connection; `None` for DNS over UDP, which has no connection.
+    pub flow: Option<Flow>,
+}
+
+impl Caller {
+    /// The calling process as far as the flow tells.
+    pub fn process(&self) -> Option<Process> {
+        let flow = self.flow.as_ref()?;
+        Some(Process { pid: flow.tgid, uid: flow.uid, comm: flow.comm(), exe: None, digest: None })
+    }
+}
+
+/// How a call reached the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// The kernel redirected the connection.
+    Egress,
+    /// The client used the gateway as an explicit proxy.
+    Proxy,
+}
+
+impl Via {
+    /// As policies and records spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Egress => "egress",
+            Self::Proxy => "proxy",
+        }
+    }
+}
+
+/// One thing that a run asks for, canonical and complete: what is judged here is what is sent.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Of both of its records.
+    pub id: RecordId,
+    /// Who.
+    pub caller: Arc<Caller>,
+    /// How it came.
+    pub via: Via,
+    /// What.
+    pub what: What,
+}
+
+/// What a call asks for.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// An HTTP request.
+    Http(HttpCall),
+    /// A byte stream that the gateway doesn't read.
+    Stream(Endpoint),
+    /// A DNS question other than for an address.
+    Dns(DnsCall),
+}
+
+/// The head of an HTTP request, as far as it is judged.
+#[derive(Clone, Debug)]
+pub struct HttpCall {
+    /// Method, upper case.
+    pub method: http::Method,
+    /// Where to: the canonical URL.
+    pub target: Target,
+    /// Version the client spoke.
+    pub version: http::Version,
+    /// `Content-Length`, if told.
+    pub body_bytes: Option<u64>,
+    /// `Content-Type` without parameters, lower case.
+    pub content_type: Option<String>,
+    /// Decoded query pairs in order.
+    pub query: Vec<(String, String)>,
+}
+
+/// The far end of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Name or literal address.
+    pub host: Host,
+    /// Port.
+    pub port: u16,
+}
+
+/// A DNS question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsCall {
+    /// Canonical name, in presentation form without the last dot.
+    pub name: String,
+    /// `TXT`, `SRV`, `TYPE65`…
+    pub record_type: String,
+}
+
+impl Call {
+    /// A call with a fresh record id.
+    pub fn new(caller: Arc<Caller>, via: Via, what: What) -> Self {
+        Self { id: RecordId::now(), caller, via, what }
+    }
+
+    /// The call in the words of policy.
+    pub(crate) fn ask(&self) -> Ask<'_> {
+        match &self.what {
+            What::Http(call) => Ask::Http(call.ask(self.via)),
+            What::Stream(to) => Ask::Connect {
+                host: to.host.name().map(Name::as_str),
+                address: to.host.address(),
+                port: to.port,
+            },
+            What::Dns(question) => Ask::Dns { name: &question.name, record_type: &question.record_type },
+        }
+    }
+}
+
+impl HttpCall {
+    fn ask(&self, via: Via) -> HttpAsk<'_> {
+        HttpAsk {
+            method: self.method.as_str(),
+            scheme: self.target.scheme().as_str(),
+            host: host_text(&self.target),
+            port: self.target.port(),
+            path: self.target.path(),
+            query: &self.query,
+            query_bytes: self
+                .target
+                .query()
+                .map_or(0, |query| u32::try_from(query.len()).unwrap_or(u32::MAX)),
+            via: via.as_str(),
+            address: self.target.host().address(),
+            body_bytes: self.body_bytes,
+            content_type: self.content_type.as_deref(),
+        }
+    }
+}
+
+impl Endpoint {
+    /// `name:port` or `[v6]:port`, as people write it.
+    pub fn text(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+/// The host of a URL as policies spell it: without brackets and port.
+pub(crate) fn host_text(target: &Target) -> &str {
+    let authority = target.authority();
+    match target.host() {
+        Host::Name(name) => name.as_str(),
+        Host::Address(IpAddr::V4(_)) => authority.split(':').next().unwrap_or(authority),
+        Host::Address(IpAddr::V6(_)) => {
+            let inside = authority.strip_prefix('[').and_then(|rest| rest.split(']').next());
+            inside.unwrap_or(authority)
+        }
+    }
+}

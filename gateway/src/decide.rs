@@ -1,0 +1,171 @@
+//! The one place where a call is permitted or refused, and the only one that makes a [`Permitted`].
+//!
+//! Architecture invariant: a [`Permitted`] exists only after the `decided` record of its call is on record.
+
+use strait_contract::{code::Code, ids::RecordId, record::Unrecorded};
+use strait_policies::{Question, Verdict};
+
+use crate::{
+    call::{Call, What},
+    gateway::Gateway,
+    record::{Guard, Outcome, facts::Line, now_ms},
+    refuse,
+};
+
+/// A call that policy permits and whose decision is on record. Whatever forwards takes one of these.
+#[derive(Debug)]
+pub struct Permitted {
+    call: Call,
+    guard: Guard,
+}
+
+impl Permitted {
+    /// The call.
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// Ends a call whose answer is complete: writes its `done` line and waits for it.
+    ///
+    /// # Errors
+    /// [`Unrecorded`]: the end of the answer must not be released.
+    pub async fn done(self, outcome: &Outcome) -> Result<(), Unrecorded> {
+        self.guard.done(outcome).await
+    }
+
+    /// Splits off what writes the `done` line once the answer has ended.
+    pub(crate) fn into_parts(self) -> (Call, Guard) {
+        (self.call, self.guard)
+    }
+}
+
+/// A call that was refused, with everything that its protocol needs to say why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Of its records.
+    pub id: RecordId,
+    /// Stable code.
+    pub code: Code,
+    /// Rules that refused it; empty if none permitted it.
+    pub rules: Vec<String>,
+    /// A sentence for people.
+    pub reason: String,
+    /// What to do next.
+    pub hint: Option<String>,
+}
+
+/// Why a call is refused before policy is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Stable code.
+    pub code: Code,
+    /// A sentence for people.
+    pub reason: String,
+    /// What to do next.
+    pub hint: Option<String>,
+}
+
+impl Refusal {
+    /// A refusal without a hint.
+    pub fn new(code: Code, reason: impl Into<String>) -> Self {
+        Self { code, reason: reason.into(), hint: None }
+    }
+
+    /// Adds what to do next.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// Asks policy and writes the decision down.
+///
+/// # Errors
+/// [`Refused`] if policy refuses, or if the decision can't be recorded.
+pub async fn decide(gateway: &Gateway, call: Call) -> Result<Permitted, Refused> {
+    let mut guard = Guard::open(&gateway.recorder, call.id, call.caller.run.info.id.clone(), Line::of(&call));
+    let (verdict, hint) = ask(gateway, &call, &mut guard).await;
+    match verdict {
+        Verdict::Permit { rules } => match guard.allow(rules).await {
+            Ok(()) => Ok(Permitted { call, guard }),
+            Err(why) => Err(unrecorded(call.id, why)),
+        },
+        Verdict::Hold { rules, why } => {
+            let reason = format!("approval is needed ({why}) and there is nobody to ask");
+            let refusal = Refusal::new(Code::ApprovalUnavailable, reason);
+            Err(write_down(guard, call.status(refusal.code), refusal, rules).await)
+        }
+        Verdict::Refuse { code, rules, reason } => {
+            let refusal = Refusal { code, reason, hint };
+            Err(write_down(guard, call.status(refusal.code), refusal, rules).await)
+        }
+    }
+}
+
+/// Refuses a call that policy isn't asked about, and writes that down.
+pub async fn refuse(gateway: &Gateway, call: &Call, refusal: Refusal) -> Refused {
+    let run = call.caller.run.info.id.clone();
+    let guard = Guard::open(&gateway.recorder, call.id, run, Line::of(call));
+    write_down(guard, call.status(refusal.code), refusal, Vec::new()).await
+}
+
+/// Refuses what never became a call.
+pub(crate) async fn refuse_line(
+    gateway: &Gateway,
+    caller: &crate::call::Caller,
+    line: Line,
+    status: Option<u16>,
+    refusal: Refusal,
+) -> Refused {
+    let run = caller.run.info.id.clone();
+    let guard = Guard::open(&gateway.recorder, RecordId::now(), run, line);
+    write_down(guard, status, refusal, Vec::new()).await
+}
+
+async fn write_down(guard: Guard, status: Option<u16>, refusal: Refusal, rules: Vec<String>) -> Refused {
+    let id = guard.id();
+    let Refusal { code, reason, hint } = refusal;
+    match guard.deny(code, rules.clone(), &reason, status).await {
+        Ok(()) => Refused { id, code, rules, reason, hint },
+        Err(why) => unrecorded(id, why),
+    }
+}
+
+pub(crate) fn unrecorded(id: RecordId, why: Unrecorded) -> Refused {
+    Refused {
+        id,
+        code: Code::RecordUnavailable,
+        rules: Vec::new(),
+        reason: format!("the call can't be put on record: {why}"),
+        hint: Some("this is an outage and not policy: try again later".to_owned()),
+    }
+}
+
+/// Policy's answer, with what would permit the call if nothing does.
+async fn ask(gateway: &Gateway, call: &Call, guard: &mut Guard) -> (Verdict, Option<String>) {
+    let policy = gateway.policy.load_full();
+    let run = &call.caller.run.info;
+    let mut process = call.caller.process();
+    let question = Question { run, now_ms: now_ms(), ask: call.ask(), process: process.as_ref() };
+    if let Some(flow) = &call.caller.flow
+        && policy.reads_process(&question)
+    {
+        process = gateway.whois.ask(&run.id, flow.tgid).await.or(process);
+        if let Some(process) = &process {
+            guard.set_process(process.clone());
+        }
+    }
+    let question = Question { run, now_ms: now_ms(), ask: call.ask(), process: process.as_ref() };
+    let verdict = policy.decide(&question);
+    let unpermitted = matches!(&verdict, Verdict::Refuse { rules, .. } if rules.is_empty());
+    let hint = unpermitted.then(|| refuse::how_to_allow(&question));
+    (verdict, hint)
+}
+
+impl Call {
+    /// HTTP status of a refusal, if the call is one of HTTP.
+    fn status(&self, code: Code) -> Option<u16> {
+        matches!(self.what, What::Http(_)).then(|| refuse::status(code).as_u16())
+    }
+}

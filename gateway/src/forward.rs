@@ -1,0 +1,193 @@
+//! The way out: resolve, vet every address, dial the vetted one.
+//!
+//! Architecture invariant: everything that reaches an upstream takes a [`Permitted`] first.
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, header};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use strait_contract::code::Code;
+use tokio::sync::watch;
+
+use crate::{
+    call::{Call, HttpCall, What},
+    decide::{Permitted, Refused},
+    pipeline::Context,
+    protocol::http::{
+        body::{Body, Download, Ending, Upload, Wanted},
+        headers, serve, upgrade,
+    },
+    record::{Guard, Outcome},
+    refuse,
+};
+
+pub mod dial;
+pub mod pool;
+pub mod proxy;
+pub mod resolve;
+pub mod trust;
+pub mod vet;
+
+use pool::{Kind, UpstreamAddr};
+
+/// A permitted request on its way, with who will write how it ended.
+struct Sending {
+    call: Call,
+    guard: Guard,
+    sent: Arc<AtomicU64>,
+    wanted: Option<watch::Sender<Wanted>>,
+}
+
+/// Why a permitted request got no answer.
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    pub(crate) reason: String,
+}
+
+/// Sends a permitted request to its upstream and streams the answer back. Never follows a redirect, never
+/// sends a request twice that may have been read.
+pub(crate) async fn send(
+    context: &Context,
+    permitted: Permitted,
+    mut request: Request<Incoming>,
+) -> Response<Body> {
+    let (call, guard) = permitted.into_parts();
+    let What::Http(http) = &call.what else {
+        // A call that isn't HTTP comes by another way.
+        let failure = Failure { code: Code::Internal, reason: "the call is not one of HTTP".to_owned() };
+        return failed(call.id, guard, failure).await;
+    };
+    let protocol = headers::upgrade(request.headers()).filter(|_| request.version() == Version::HTTP_11);
+    let client_side = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
+    let sent = Arc::new(AtomicU64::new(0));
+    let (outgoing, wanted) = match outgoing(context, http, request, protocol, &sent) {
+        Ok(outgoing) => outgoing,
+        Err(failure) => return failed(call.id, guard, failure).await,
+    };
+    let kind = kind(http, client_side.is_some());
+    let asked = context.caller.run.pool.send(&context.settings, kind, outgoing);
+    let answer = tokio::time::timeout(context.idle_time(), asked).await;
+    let sending = Sending { call, guard, sent, wanted };
+    let mut answer = match answer {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(failure)) => return failed(sending.call.id, sending.guard, failure).await,
+        Err(_) => {
+            let reason = "the upstream did not begin to answer in time".to_owned();
+            let failure = Failure { code: Code::UpstreamTimeout, reason };
+            return failed(sending.call.id, sending.guard, failure).await;
+        }
+    };
+    match client_side {
+        Some(client_side) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            let upstream_side = hyper::upgrade::on(&mut answer);
+            upgrade::switch(context, sending.call, sending.guard, answer, client_side, upstream_side).await
+        }
+        _ => stream_back(context, sending, answer).await,
+    }
+}
+
+/// Which of the run's clients sends it: the version of the client is kept, since what depends on it (upgrades,
+/// gRPC) would break otherwise.
+fn kind(call: &HttpCall, upgrade: bool) -> Kind {
+    if call.version != Version::HTTP_2 || upgrade {
+        Kind::Http1
+    } else if call.target.scheme() == crate::url::Scheme::Https {
+        Kind::Http2
+    } else {
+        Kind::Http2Clear
+    }
+}
+
+type Outgoing = (Request<Upload>, Option<watch::Sender<Wanted>>);
+
+fn outgoing(
+    context: &Context,
+    call: &HttpCall,
+    request: Request<Incoming>,
+    protocol: Option<HeaderValue>,
+    sent: &Arc<AtomicU64>,
+) -> Result<Outgoing, Failure> {
+    let (head, body) = request.into_parts();
+    let mut upload = Upload::new(body, Arc::clone(sent), context.idle_time());
+    let mut fields = head.headers;
+    headers::for_upstream(&mut fields);
+    if let Some(protocol) = protocol {
+        fields.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        fields.insert(header::UPGRADE, protocol);
+    }
+    let wanted = expects_continue(&fields).then(|| watch::Sender::new(Wanted::Unknown));
+    if let Some(wanted) = &wanted {
+        upload = upload.gated(wanted.subscribe());
+    }
+    let mut outgoing = Request::new(upload);
+    *outgoing.method_mut() = call.method.clone();
+    *outgoing.uri_mut() = uri(call)?;
+    *outgoing.headers_mut() = fields;
+    if let Some(wanted) = &wanted {
+        let wanted = wanted.clone();
+        hyper::ext::on_informational(&mut outgoing, move |answer| {
+            if answer.status() == StatusCode::CONTINUE {
+                wanted.send_replace(Wanted::Yes);
+            }
+        });
+    }
+    Ok((outgoing, wanted))
+}
+
+/// The URL that was judged, byte for byte.
+fn uri(call: &HttpCall) -> Result<Uri, Failure> {
+    call.target.url().parse().map_err(|error| Failure {
+        code: Code::Internal,
+        reason: format!("the canonical URL can't be sent: {error}"),
+    })
+}
+
+fn expects_continue(fields: &http::HeaderMap) -> bool {
+    fields.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+async fn stream_back(context: &Context, sending: Sending, answer: Response<Incoming>) -> Response<Body> {
+    let (mut head, body) = answer.into_parts();
+    let addr = head.extensions.get::<UpstreamAddr>().and_then(|addr| addr.0);
+    head.extensions.clear();
+    headers::strip_hop_by_hop(&mut head.headers);
+    head.version = Version::HTTP_11;
+    if let Some(wanted) = &sending.wanted {
+        wanted.send_if_modified(|wanted| {
+            let unknown = *wanted == Wanted::Unknown;
+            if unknown {
+                *wanted = Wanted::Answered;
+            }
+            unknown
+        });
+    }
+    let outcome = Outcome { status: Some(head.status.as_u16()), addr, ..Outcome::default() };
+    let Sending { call, guard, sent, wanted } = sending;
+    let ending = Ending { guard, outcome, sent, wanted };
+    if body.is_end_stream() {
+        // Nothing follows the head, so the head is the end of the answer.
+        return match ending.write(0).await {
+            Ok(()) => Response::from_parts(head, Body::empty()),
+            Err(why) => serve::refused(crate::decide::unrecorded(call.id, why)),
+        };
+    }
+    let download = Download::new(body, ending, context.idle_time());
+    Response::from_parts(head, Body::Upstream(Box::new(download)))
+}
+
+/// A permitted request that could not be answered.
+pub(crate) async fn failed(
+    id: strait_contract::ids::RecordId,
+    guard: Guard,
+    failure: Failure,
+) -> Response<Body> {
+    let Failure { code, reason } = failure;
+    let status = Some(refuse::status(code).as_u16());
+    let outcome = Outcome { status, ..Outcome::failed(code, reason.clone()) };
+    if let Err(why) = guard.done(&outcome).await {
+        return serve::refused(crate::decide::unrecorded(id, why));
+    }
+    let hint = Some("policy permits this call; the upstream is what failed".to_owned());
+    serve::refused(Refused { id, code, rules: Vec::new(), reason, hint })
+}

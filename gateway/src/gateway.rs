@@ -1,0 +1,155 @@
+//! What all connections of the gateway share.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+    os::fd::BorrowedFd,
+    sync::Arc,
+};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use strait_contract::{
+    flow::Flow,
+    message::{Limits, Setup},
+};
+use strait_policies::Snapshot;
+
+use crate::{
+    forward::dial::Dialer,
+    link::WhoIs,
+    protocol::tls::leaf::Minter,
+    record::{Queue, Recorder},
+    runs::Runs,
+    url::{Host, NameError, Names},
+};
+
+/// Reads the kernel's account of an accepted connection; `None` if there is none. Production asks
+/// `getsockopt(2)`; tests, which have no kernel programs, answer from a table.
+#[derive(Clone)]
+pub struct FlowSource(Arc<dyn Fn(BorrowedFd<'_>, SocketAddr) -> Option<Flow> + Send + Sync>);
+
+impl FlowSource {
+    /// Asks the kernel.
+    pub fn kernel() -> Self {
+        Self::new(|socket, _| strait_contract::flow::of(socket))
+    }
+
+    /// Asks `source` with the accepted socket and its peer.
+    pub fn new(source: impl Fn(BorrowedFd<'_>, SocketAddr) -> Option<Flow> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(source))
+    }
+
+    /// The flow of an accepted connection.
+    pub fn of(&self, socket: BorrowedFd<'_>, peer: SocketAddr) -> Option<Flow> {
+        (self.0)(socket, peer)
+    }
+}
+
+impl fmt::Debug for FlowSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FlowSource")
+    }
+}
+
+/// Shared state; every part can be read without a lock.
+#[derive(Debug)]
+pub struct Gateway {
+    /// Live runs.
+    pub runs: Runs,
+    /// Where records go.
+    pub recorder: Arc<Recorder>,
+    /// The policies in force.
+    pub policy: ArcSwap<Snapshot>,
+    /// Asks the agent who is behind a process id.
+    pub whois: WhoIs,
+    /// Where flows come from.
+    pub flows: FlowSource,
+    settings: ArcSwapOption<Settings>,
+}
+
+/// What the agent has set up. A new agent brings new ones; calls under way keep theirs.
+#[derive(Debug)]
+pub struct Settings {
+    /// Address of the gateway in the `strait` netns.
+    pub gateway: Ipv4Addr,
+    /// Limits.
+    pub limits: Limits,
+    /// Hosts whose TLS is not intercepted.
+    pub passthrough: HashSet<Host>,
+    /// Hosts that may speak DNS over HTTPS.
+    pub doh: HashSet<Host>,
+    /// Names that are good although reserved or of one label: those of `hosts`.
+    pub names: Names,
+    /// The dialling side.
+    pub dialer: Dialer,
+    /// Certificates for intercepted TLS.
+    pub leaves: Minter,
+}
+
+/// Why the agent's settings can't be put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The dialling side.
+    #[error(transparent)]
+    Dialer(#[from] crate::forward::dial::SetupError),
+    /// A name in `hosts`, `passthrough` or `doh`.
+    #[error(transparent)]
+    Names(#[from] NameError),
+    /// The intermediate.
+    #[error(transparent)]
+    Leaves(#[from] crate::protocol::tls::leaf::LeafError),
+}
+
+impl Settings {
+    /// Makes the parts that the setup describes.
+    ///
+    /// # Errors
+    /// [`SettingsError`] if a certificate, key or anchor can't be used.
+    pub fn new(setup: Setup) -> Result<Self, SettingsError> {
+        let dialer = Dialer::new(&setup)?;
+        let leaves = Minter::new(&setup.ca)?;
+        let names = Names::new(setup.hosts.iter().map(|(name, _)| name.as_str()))?;
+        Ok(Self {
+            gateway: setup.gateway,
+            limits: setup.limits,
+            passthrough: hosts(&setup.passthrough, &names)?,
+            doh: hosts(&setup.doh, &names)?,
+            names,
+            dialer,
+            leaves,
+        })
+    }
+}
+
+/// Hosts in their canonical spelling, so that any other spelling of them counts too (case 42).
+fn hosts(listed: &[String], names: &Names) -> Result<HashSet<Host>, NameError> {
+    listed.iter().map(|host| Host::parse_with(host, names)).collect()
+}
+
+impl Gateway {
+    /// A gateway that knows nothing yet and refuses everything, and the queue that its link is to empty.
+    pub fn new(flows: FlowSource) -> (Arc<Self>, Queue, crate::link::Questions) {
+        let (recorder, queue) = Recorder::new();
+        let (whois, questions) = WhoIs::new();
+        let gateway = Self {
+            runs: Runs::default(),
+            recorder: Arc::new(recorder),
+            policy: ArcSwap::from_pointee(Snapshot::empty()),
+            whois,
+            flows,
+            settings: ArcSwapOption::empty(),
+        };
+        (Arc::new(gateway), queue, questions)
+    }
+
+    /// The settings in force; `None` before the first agent has come.
+    pub fn settings(&self) -> Option<Arc<Settings>> {
+        self.settings.load_full()
+    }
+
+    /// Puts settings in force.
+    pub fn set_up(&self, settings: Settings) {
+        self.settings.store(Some(Arc::new(settings)));
+    }
+}

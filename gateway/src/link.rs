@@ -1,0 +1,117 @@
+//! The link to the agent: settings, policies and runs come in, records go out.
+//!
+//! Takes packets from the one peer that owns `/run/strait/link.sock`; for ever dials again when it is gone.
+//! While there is no agent, calls that begin are refused and those under way go on.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use strait_contract::{ids::RunId, message::Limits, run::Process};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{gateway::Gateway, record::Queue};
+
+mod batches;
+mod policies;
+mod session;
+mod socket;
+
+pub use session::Handover;
+
+/// Longest pause between two attempts to reach the agent.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// How long a question to the agent may take before it counts as unanswered.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+
+/// Asks the agent who is behind a process id.
+#[derive(Debug)]
+pub struct WhoIs {
+    ask: mpsc::Sender<Question>,
+}
+
+/// Questions on their way to the agent.
+#[derive(Debug)]
+pub struct Questions(mpsc::Receiver<Question>);
+
+#[derive(Debug)]
+struct Question {
+    run: RunId,
+    tgid: u32,
+    answer: oneshot::Sender<Option<Process>>,
+}
+
+impl WhoIs {
+    /// The asking end and the link's end.
+    pub fn new() -> (Self, Questions) {
+        let (ask, questions) = mpsc::channel(256);
+        (Self { ask }, Questions(questions))
+    }
+
+    /// Executable and digest of a process; `None` if the agent can't tell, isn't there or takes too long.
+    pub async fn ask(&self, run: &RunId, tgid: u32) -> Option<Process> {
+        let (answer, told) = oneshot::channel();
+        self.ask.try_send(Question { run: run.clone(), tgid, answer }).ok()?;
+        tokio::time::timeout(ANSWER_WITHIN, told).await.ok()?.ok()?
+    }
+}
+
+/// The gateway's end of the link.
+#[derive(Debug)]
+pub struct Link {
+    path: PathBuf,
+    gateway: Arc<Gateway>,
+    queue: Queue,
+    questions: Questions,
+    handover: mpsc::Sender<Handover>,
+    has_listeners: bool,
+    kept: batches::Kept,
+}
+
+impl Link {
+    /// A link that will dial `path`. Listeners are handed over when the first agent has sent them.
+    pub fn new(
+        path: &Path,
+        gateway: Arc<Gateway>,
+        queue: Queue,
+        questions: Questions,
+    ) -> (Self, mpsc::Receiver<Handover>) {
+        let (handover, listeners) = mpsc::channel(1);
+        let kept = batches::Kept::default();
+        let path = path.to_owned();
+        (Self { path, gateway, queue, questions, handover, has_listeners: false, kept }, listeners)
+    }
+
+    /// Serves the link for ever.
+    pub async fn run(mut self) {
+        let mut pause = Duration::from_millis(5);
+        loop {
+            match socket::dial(&self.path) {
+                Ok(socket) => match self.session(socket).await {
+                    Ok(()) => pause = Duration::from_millis(5),
+                    Err(error) => tracing::warn!(%error, "the link to the agent broke"),
+                },
+                Err(error) => tracing::debug!(%error, "the agent can't be reached"),
+            }
+            self.lose();
+            tokio::time::sleep(pause).await;
+            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Serves one connected socket until it breaks; for tests, which connect by a socket pair.
+    ///
+    /// # Errors
+    /// Why the session ended.
+    pub async fn serve(&mut self, socket: std::os::fd::OwnedFd) -> Result<(), session::SessionError> {
+        let served = self.session(socket::Socket::new(socket)?).await;
+        self.lose();
+        served
+    }
+
+    fn limits(&self) -> Limits {
+        self.gateway.settings().map(|settings| settings.limits.clone()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,266 @@
+//! One connection to the agent, from the hello to its end.
+
+use std::{collections::HashMap, io, os::fd::OwnedFd, time::Duration};
+
+use strait_contract::{
+    CONTRACT,
+    message::{LISTENERS, MAX_BATCH, Setup, ToAgent, ToGateway},
+    run::Process,
+    seqpacket::{self, LinkError},
+};
+use strait_policies::Snapshot;
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use super::{
+    Link, Question, policies,
+    socket::{Socket, scratch},
+};
+use crate::{
+    gateway::{Settings, SettingsError},
+    names::NamesError,
+    record::Entry,
+};
+
+/// Pause before records are sent again that the log refused.
+const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// Most packets that wait for room in the socket.
+const MAX_UNDER_WAY: usize = 64;
+
+/// Listeners as the agent made them, in the order of [`LISTENERS`].
+#[derive(Debug)]
+pub struct Handover {
+    /// Their descriptors.
+    pub listeners: Vec<OwnedFd>,
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The socket broke, or a packet can't be read.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The socket can't be used.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The agent is of another version, or confused.
+    #[error("the agent said something out of order: {0}")]
+    OutOfOrder(&'static str),
+    /// The settings can't be put in force.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A run's names can't be used.
+    #[error(transparent)]
+    Names(#[from] NamesError),
+}
+
+type Compiled = (u64, Result<Snapshot, String>);
+
+/// What a session keeps besides the link itself.
+struct Session {
+    socket: Socket,
+    scratch: Vec<u8>,
+    asked: HashMap<u64, oneshot::Sender<Option<Process>>>,
+    ticket: u64,
+    compiling: Option<JoinHandle<Compiled>>,
+    /// A newer set that came while one was being compiled.
+    to_compile: Option<(u64, OwnedFd)>,
+    /// Packets for which the socket had no room.
+    unsent: Vec<Vec<u8>>,
+    /// Not before this instant: the log has just refused.
+    again_at: Option<tokio::time::Instant>,
+}
+
+impl Link {
+    /// Serves a connected socket until it breaks.
+    pub(super) async fn session(&mut self, socket: Socket) -> Result<(), SessionError> {
+        let mut session = Session {
+            socket,
+            scratch: scratch(),
+            asked: HashMap::new(),
+            ticket: 0,
+            compiling: None,
+            to_compile: None,
+            unsent: Vec::new(),
+            again_at: None,
+        };
+        self.hello(&mut session).await?;
+        self.queue.set_up(true);
+        tracing::info!("the agent is there");
+        loop {
+            self.step(&mut session).await?;
+        }
+    }
+
+    /// The link is gone: nobody waits for it any longer.
+    pub(super) fn lose(&mut self) {
+        self.queue.set_up(false);
+        self.kept.link_lost();
+        while let Ok(entry) = self.queue.entries.try_recv() {
+            self.kept.unsent(entry);
+        }
+    }
+
+    async fn hello(&mut self, session: &mut Session) -> Result<(), SessionError> {
+        let hello = ToAgent::Hello {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            contract: CONTRACT.to_owned(),
+            has_listeners: self.has_listeners,
+        };
+        session.socket.send(&seqpacket::encode(&hello)?).await?;
+        let (message, fds) = session.socket.receive(&mut session.scratch).await?;
+        let ToGateway::Setup(setup) = message else {
+            return Err(SessionError::OutOfOrder("the first message is not the setup"));
+        };
+        self.set_up(*setup, fds).await
+    }
+
+    async fn set_up(&mut self, setup: Setup, fds: Vec<OwnedFd>) -> Result<(), SessionError> {
+        self.gateway.set_up(Settings::new(setup)?);
+        if self.has_listeners {
+            return Ok(());
+        }
+        if fds.len() != LISTENERS.len() {
+            return Err(SessionError::OutOfOrder("the setup has not the listeners that it should have"));
+        }
+        self.has_listeners = self.handover.send(Handover { listeners: fds }).await.is_ok();
+        Ok(())
+    }
+
+    async fn step(&mut self, session: &mut Session) -> Result<(), SessionError> {
+        let mut entries = Vec::new();
+        let may_send = session.unsent.is_empty();
+        let again_at = session.again_at.unwrap_or_else(tokio::time::Instant::now);
+        let again = may_send && self.kept.has_more();
+        tokio::select! {
+            // Answers first: they let callers go on.
+            biased;
+            got = session.socket.receive(&mut session.scratch) => {
+                let (message, fds) = got?;
+                self.handle(session, message, fds).await?;
+                while let Some((message, fds)) = session.socket.try_receive(&mut session.scratch)? {
+                    self.handle(session, message, fds).await?;
+                }
+            }
+            () = tokio::time::sleep_until(again_at), if again => {
+                session.again_at = None;
+                self.kept.take_again(&mut entries);
+            }
+            got = self.queue.entries.recv_many(&mut entries, MAX_BATCH), if may_send => {
+                if got == 0 {
+                    return Err(SessionError::OutOfOrder("the recorder is gone"));
+                }
+            }
+            Some(question) = self.questions.0.recv(), if may_send => session.ask(question)?,
+            Some(compiled) = compiled(&mut session.compiling) => self.compiled(session, compiled)?,
+            sent = flush(&session.socket, &mut session.unsent), if !may_send => sent?,
+        }
+        self.send_records(session, entries)
+    }
+
+    fn send_records(&mut self, session: &mut Session, entries: Vec<Entry>) -> Result<(), SessionError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        if let Some(packet) = self.kept.pack(entries)? {
+            session.send(packet.0)?;
+        }
+        Ok(())
+    }
+
+    async fn handle(
+        &mut self,
+        session: &mut Session,
+        message: ToGateway,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<(), SessionError> {
+        match message {
+            ToGateway::Recorded { batch, refused } => {
+                if refused.is_some() {
+                    session.again_at = tokio::time::Instant::now().checked_add(TRY_AGAIN);
+                }
+                self.kept.answered(batch, refused);
+            }
+            ToGateway::Setup(setup) => self.set_up(*setup, fds).await?,
+            ToGateway::Policy { epoch, digest } => {
+                let fd = fds.pop().ok_or(SessionError::OutOfOrder("policies came without their text"))?;
+                tracing::info!(epoch, digest, "policies came");
+                session.to_compile = Some((epoch, fd));
+                session.compile_next();
+            }
+            ToGateway::RunStarted(info) => {
+                let fd = fds.pop().ok_or(SessionError::OutOfOrder("a run came without its names"))?;
+                self.gateway.runs.started(info, fd, &self.limits())?;
+            }
+            ToGateway::RunEnded(id) => self.gateway.runs.ended(&id),
+            ToGateway::Process { ticket, process } => {
+                if let Some(answer) = session.asked.remove(&ticket) {
+                    let _ = answer.send(process);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compiled(&mut self, session: &mut Session, (epoch, result): Compiled) -> Result<(), SessionError> {
+        let refused = match result {
+            Ok(snapshot) => {
+                self.gateway.policy.store(std::sync::Arc::new(snapshot));
+                tracing::info!(epoch, "policies are in force");
+                None
+            }
+            Err(why) => Some(why),
+        };
+        session.send(seqpacket::encode(&ToAgent::PolicyCompiled { epoch, refused })?)?;
+        session.compile_next();
+        Ok(())
+    }
+}
+
+impl Session {
+    fn send(&mut self, packet: Vec<u8>) -> Result<(), LinkError> {
+        if self.unsent.is_empty() && self.socket.try_send(&packet)? {
+            return Ok(());
+        }
+        if self.unsent.len() >= MAX_UNDER_WAY {
+            return Err(LinkError::TooLarge);
+        }
+        self.unsent.push(packet);
+        Ok(())
+    }
+
+    fn ask(&mut self, question: Question) -> Result<(), LinkError> {
+        // Answers that never came would pile up; who asked has stopped waiting.
+        self.asked.retain(|_, answer| !answer.is_closed());
+        self.ticket = self.ticket.wrapping_add(1);
+        self.asked.insert(self.ticket, question.answer);
+        let message = ToAgent::WhoIs { ticket: self.ticket, run: question.run, tgid: question.tgid };
+        self.send(seqpacket::encode(&message)?)
+    }
+
+    /// Starts to compile what waits, one set at a time, so that sets are put in force in order.
+    fn compile_next(&mut self) {
+        if self.compiling.is_some() {
+            return;
+        }
+        if let Some((epoch, fd)) = self.to_compile.take() {
+            self.compiling = Some(tokio::task::spawn_blocking(move || (epoch, policies::compile(fd, epoch))));
+        }
+    }
+}
+
+async fn compiled(compiling: &mut Option<JoinHandle<Compiled>>) -> Option<Compiled> {
+    let done = match compiling {
+        Some(task) => task.await,
+        None => std::future::pending().await,
+    };
+    *compiling = None;
+    done.ok()
+}
+
+async fn flush(socket: &Socket, unsent: &mut Vec<Vec<u8>>) -> Result<(), LinkError> {
+    while let Some(packet) = unsent.first() {
+        socket.send(packet).await?;
+        unsent.remove(0);
+    }
+    Ok(())
+}

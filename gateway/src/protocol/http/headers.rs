@@ -1,0 +1,105 @@
+//! Which fields of a head go on to the other side.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE},
+};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Removes the fields that concern one connection only (RFC 9110, section 7.6.1) and those that `Connection`
+/// names. What the gateway itself puts in is put in afterwards, so that naming it there is of no use.
+pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let trailers = accepts_trailers(headers);
+    if headers.contains_key(CONNECTION) {
+        let listed: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+            .collect();
+        for name in listed {
+            headers.remove(name);
+        }
+        headers.remove(CONNECTION);
+    }
+    for name in [
+        KEEP_ALIVE,
+        PROXY_CONNECTION,
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+        TE,
+        TRANSFER_ENCODING,
+        UPGRADE,
+    ] {
+        headers.remove(name);
+    }
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// Makes the head of a request fit to be sent on; its authority comes from the judged URL alone.
+pub(crate) fn for_upstream(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers);
+    headers.remove(HOST);
+}
+
+/// The protocol that a request asks to change to, if it does.
+pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    lists(headers, &CONNECTION, "upgrade").then(|| headers.get(UPGRADE).cloned()).flatten()
+}
+
+fn accepts_trailers(headers: &HeaderMap) -> bool {
+    headers.contains_key(TE) && lists(headers, &TE, "trailers")
+}
+
+fn lists(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
+    headers
+        .get_all(name)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|listed| listed.trim().eq_ignore_ascii_case(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_one_connection_stay_on_it() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Secret"),
+            ("connection", "authorization"),
+            ("x-secret", "1"),
+            ("authorization", "Bearer x"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-authorization", "Basic x"),
+            ("proxy-connection", "keep-alive"),
+            ("te", "gzip, trailers"),
+            ("transfer-encoding", "chunked"),
+            ("host", "ok.test"),
+            ("accept", "*/*"),
+        ] {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        for_upstream(&mut headers);
+        let mut left: Vec<_> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        left.sort_unstable();
+        assert_eq!(left, [("accept", "*/*"), ("te", "trailers")]);
+    }
+
+    #[test]
+    fn an_upgrade_needs_both_fields() {
+        let mut headers = HeaderMap::new();
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        assert_eq!(upgrade(&headers), None);
+        headers.insert(CONNECTION, HeaderValue::from_static("keep-alive, Upgrade"));
+        assert_eq!(upgrade(&headers), Some(HeaderValue::from_static("websocket")));
+    }
+}

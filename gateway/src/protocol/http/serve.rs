@@ -1,0 +1,178 @@
+//! Requests of one connection, each read, decided and forwarded anew (case 14).
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use strait_contract::{
+    code::Code,
+    record::{Destination, Kind},
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::{
+    Front, Origin,
+    body::Body,
+    endpoint,
+    head::{HeadLimits, Strict, Violation, Watch},
+    proxy,
+    read::{self, Asked},
+};
+use crate::{
+    decide::{Refusal, Refused, decide, refuse_line},
+    forward,
+    limits::H2_STREAMS,
+    record::facts::{self, Line},
+    refuse as words,
+};
+
+/// Serves HTTP/1.x until the connection ends.
+pub(crate) async fn http1<IO>(front: Front, io: IO)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (strict, watch) = Strict::new(io, limits(&front));
+    let (front, watch) = (Arc::new(front), Arc::new(watch));
+    let service = {
+        let (front, watch) = (Arc::clone(&front), Arc::clone(&watch));
+        service_fn(move |request| watched(Arc::clone(&front), Arc::clone(&watch), request))
+    };
+    let connection = builder(&front).serve_connection(TokioIo::new(strict), service).with_upgrades();
+    let served = {
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            served = connection.as_mut() => served,
+            () = front.context.stopped() => {
+                connection.as_mut().graceful_shutdown();
+                connection.as_mut().await
+            }
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection of a run broke");
+    }
+    if let Some((violation, watch)) = watch.violation().zip(Arc::into_inner(watch)) {
+        malformed(&front, violation, watch).await;
+    }
+}
+
+/// Answers one request and tells the head filter whether the connection stays HTTP.
+async fn watched<IO>(
+    front: Arc<Front>,
+    watch: Arc<Watch<IO>>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let tunnel = request.method() == Method::CONNECT;
+    let response = answer(front, request).await?;
+    let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if switched || (tunnel && response.status().is_success()) {
+        watch.upgraded();
+    } else if tunnel {
+        watch.refused();
+    }
+    Ok(response)
+}
+
+/// Records a message that is not HTTP as it should be, and says so to the client on the raw stream.
+async fn malformed<IO>(front: &Front, violation: Violation, watch: Watch<IO>)
+where
+    IO: AsyncWrite + Unpin,
+{
+    let refusal = Refusal::new(Code::MalformedRequest, violation.to_string());
+    let to = match &front.place {
+        Origin::Fixed { to, .. } => facts::destination(to),
+        Origin::Proxy => Destination::default(),
+    };
+    let line = Line::connection(Kind::Request, &front.context.caller, front.via, to);
+    let status = Some(words::status(refusal.code).as_u16());
+    let refused = refuse_line(&front.context.gateway, &front.context.caller, line, status, refusal).await;
+    let _ = watch.write_raw(&words::raw(&refused)).await;
+}
+
+/// Serves HTTP/2 until the connection ends.
+pub(crate) async fn http2<IO>(front: Front, io: IO)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let context = front.context.clone();
+    let front = Arc::new(front);
+    let service = service_fn(move |request| answer(Arc::clone(&front), request));
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(H2_STREAMS)
+        .max_header_list_size(context.settings.limits.head_bytes)
+        .adaptive_window(true)
+        .keep_alive_interval(Some(context.idle_time() / 2))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .serve_connection(TokioIo::new(io), service);
+    let mut connection = std::pin::pin!(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = context.stopped() => {
+            connection.as_mut().graceful_shutdown();
+            connection.as_mut().await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection of a run broke");
+    }
+}
+
+fn builder(front: &Front) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(front.context.idle_time())
+        .max_buf_size(head_bytes(front).max(16 * 1024))
+        .half_close(true);
+    builder
+}
+
+fn limits(front: &Front) -> HeadLimits {
+    HeadLimits { bytes: head_bytes(front), ..HeadLimits::default() }
+}
+
+fn head_bytes(front: &Front) -> usize {
+    usize::try_from(front.context.settings.limits.head_bytes).unwrap_or(64 * 1024)
+}
+
+/// Answers one request.
+pub(crate) async fn answer(
+    front: Arc<Front>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let (head, body) = request.into_parts();
+    let body_bytes = body.size_hint().exact();
+    let asked = match read::read(&front, &head, body_bytes) {
+        Ok(asked) => asked,
+        Err(refusal) => return Ok(refused(unread(&front, &head, refusal).await)),
+    };
+    let request = Request::from_parts(head, body);
+    Ok(match asked {
+        Asked::Call(call) => match decide(&front.context.gateway, *call).await {
+            Ok(permitted) => forward::send(&front.context, permitted, request).await,
+            Err(why) => refused(why),
+        },
+        Asked::Tunnel(to) => proxy::tunnel(&front.context, to, request),
+        Asked::Own => endpoint::answer(&front, &request).await,
+    })
+}
+
+/// Records a request that is no call.
+pub(crate) async fn unread(front: &Front, head: &http::request::Parts, refusal: Refusal) -> Refused {
+    let (to, request) = read::facts_of(front, head);
+    let line = Line::unread(&front.context.caller, front.via, to, request);
+    let status = words::status(refusal.code).as_u16();
+    refuse_line(&front.context.gateway, &front.context.caller, line, Some(status), refusal).await
+}
+
+/// A refusal in HTTP's words.
+pub(crate) fn refused(why: Refused) -> Response<Body> {
+    words::response(&why).map(Body::full)
+}

@@ -1,0 +1,146 @@
+//! The runs that the agent has announced, found by address and by id without a lock.
+
+use std::{
+    collections::HashMap,
+    net::Ipv4Addr,
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use arc_swap::ArcSwap;
+use strait_contract::{ids::RunId, message::Limits, run::RunInfo};
+use tokio::sync::watch;
+
+use crate::{forward::pool::Pool, names::Names};
+
+/// A live run, shared by all of its connections.
+#[derive(Debug)]
+pub struct Run {
+    /// What the agent said about it.
+    pub info: RunInfo,
+    /// Its synthetic names.
+    pub names: Names,
+    /// Its upstream connections: never shared with another run, whose rights may differ.
+    pub(crate) pool: Pool,
+    connections: AtomicU32,
+    ended: watch::Sender<bool>,
+}
+
+impl Run {
+    /// A run that has just been announced.
+    pub fn new(info: RunInfo, names: Names) -> Self {
+        let (ended, _) = watch::channel(false);
+        Self { info, names, pool: Pool::default(), connections: AtomicU32::new(0), ended }
+    }
+
+    /// Counts one more connection in; `None` if the run has used its quota up.
+    pub fn admit(self: &Arc<Self>, limits: &Limits) -> Option<Admission> {
+        let admitted = self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
+            (open < limits.connections_per_run).then(|| open.saturating_add(1))
+        });
+        admitted.ok().map(|_| Admission { run: Arc::clone(self) })
+    }
+
+    /// Open connections now.
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when the run is over.
+    pub async fn ended(&self) {
+        let mut ended = self.ended.subscribe();
+        // An error means that the sender is gone, and with it the run.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    fn end(&self) {
+        self.ended.send_replace(true);
+        self.pool.close();
+    }
+}
+
+/// One connection's place in its run's quota, given back on drop.
+#[derive(Debug)]
+pub struct Admission {
+    run: Arc<Run>,
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.run.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All live runs.
+#[derive(Debug, Default)]
+pub struct Runs {
+    table: ArcSwap<Table>,
+    /// Writers take turns; readers never wait.
+    writing: Mutex<()>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Table {
+    by_addr: HashMap<Ipv4Addr, Arc<Run>>,
+    by_id: HashMap<RunId, Ipv4Addr>,
+}
+
+impl Runs {
+    /// The run with this address.
+    pub fn by_addr(&self, addr: Ipv4Addr) -> Option<Arc<Run>> {
+        self.table.load().by_addr.get(&addr).map(Arc::clone)
+    }
+
+    /// The run with this id.
+    pub fn by_id(&self, id: &RunId) -> Option<Arc<Run>> {
+        let table = self.table.load();
+        table.by_id.get(id).and_then(|addr| table.by_addr.get(addr)).map(Arc::clone)
+    }
+
+    /// Every live run, in no order.
+    pub fn all(&self) -> Vec<Arc<Run>> {
+        self.table.load().by_addr.values().map(Arc::clone).collect()
+    }
+
+    /// Takes a run in. Announced again after the agent came back, it stays the run it was, with its names and
+    /// connections; another run that held the address is over.
+    pub fn started(
+        &self,
+        info: RunInfo,
+        names: OwnedFd,
+        limits: &Limits,
+    ) -> Result<Arc<Run>, crate::names::NamesError> {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = self.by_addr(info.addr) {
+            if known.info == info {
+                return Ok(known);
+            }
+            self.remove(&known);
+        }
+        let run = Arc::new(Run::new(info, Names::open(names, limits.names_per_run)?));
+        let mut table = Table::clone(&self.table.load());
+        table.by_id.insert(run.info.id.clone(), run.info.addr);
+        table.by_addr.insert(run.info.addr, Arc::clone(&run));
+        self.table.store(Arc::new(table));
+        Ok(run)
+    }
+
+    /// Drops a run: its connections see [`Run::ended`].
+    pub fn ended(&self, id: &RunId) {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(run) = self.by_id(id) {
+            self.remove(&run);
+        }
+    }
+
+    fn remove(&self, run: &Arc<Run>) {
+        let mut table = Table::clone(&self.table.load());
+        table.by_id.remove(&run.info.id);
+        table.by_addr.remove(&run.info.addr);
+        self.table.store(Arc::new(table));
+        run.end();
+    }
+}
