@@ -69,7 +69,10 @@ impl Shared {
     /// `done` lines in the order written.
     pub fn done(&self) -> Vec<Activity> {
         let all = self.activities();
-        all.into_iter().filter(|(_, phase, _)| *phase == Some(Phase::Done)).map(|(_, _, activity)| activity).collect()
+        all.into_iter()
+            .filter(|(_, phase, _)| *phase == Some(Phase::Done))
+            .map(|(_, _, activity)| activity)
+            .collect()
     }
 
     /// Waits until this many `done` lines of a kind are there, and gives all of that kind.
@@ -91,7 +94,10 @@ impl Shared {
         for (id, phase, activity) in self.activities() {
             match phase {
                 Some(Phase::Decided) => {
-                    assert!(decided.insert(id, activity.decision).is_none(), "two decided lines: {activity:#?}");
+                    assert!(
+                        decided.insert(id, activity.decision).is_none(),
+                        "two decided lines: {activity:#?}"
+                    );
                 }
                 Some(Phase::Done) => {
                     assert_eq!(decided.get(&id), Some(&activity.decision), "{activity:#?}");
@@ -119,7 +125,8 @@ impl Shared {
 
     /// The only refusal so far.
     pub fn only_refusal(&self) -> Activity {
-        let refused: Vec<_> = self.done().into_iter().filter(|activity| activity.decision == Decision::Deny).collect();
+        let refused: Vec<_> =
+            self.done().into_iter().filter(|activity| activity.decision == Decision::Deny).collect();
         assert_eq!(refused.len(), 1, "{refused:#?}");
         refused.into_iter().next().unwrap()
     }

@@ -24,7 +24,8 @@ impl Answer {
 
     /// The `error` object of a refusal.
     pub fn error(&self) -> serde_json::Value {
-        let body: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"));
+        let body: serde_json::Value =
+            serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"));
         body["error"].clone()
     }
 
@@ -56,7 +57,8 @@ async fn read<S: AsyncRead + Unpin>(stream: &mut S, no_body: bool) -> Answer {
             break head;
         }
     };
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{head:?}"));
+    let status =
+        head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{head:?}"));
     let field = |name: &str| {
         head.lines().find_map(|line| {
             let (field, value) = line.split_once(':')?;
@@ -120,7 +122,8 @@ pub fn tls(ca: &str, alpn: &[&[u8]]) -> TlsConnector {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder =
+        rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     TlsConnector::from(Arc::new(config))

@@ -25,7 +25,10 @@ async fn a_permitted_request_is_on_record_before_it_is_forwarded_and_its_end_bef
     assert!(!got.head.contains("x-hop"), "a hop-by-hop field came through: {}", got.head);
     // Both lines are there the moment the client has its answer.
     let lines = world.log.activities();
-    assert_eq!(lines.iter().map(|line| line.1).collect::<Vec<_>>(), [Some(Phase::Decided), Some(Phase::Done)]);
+    assert_eq!(
+        lines.iter().map(|line| line.1).collect::<Vec<_>>(),
+        [Some(Phase::Decided), Some(Phase::Done)]
+    );
     let (decided, done) = (&lines[0].2, &lines[1].2);
     assert_eq!(decided.decision, Decision::Allow);
     assert_eq!(decided.rules, ["read-ok"]);
@@ -50,7 +53,10 @@ async fn a_refusal_says_what_and_why_and_how_to_allow_it_case_37() {
     assert_eq!((got.status, got.code().as_str()), (403, "TOOL_CALL_DENIED"));
     let error = got.error();
     let (id, message) = (error["record"].as_str().unwrap(), error["message"].as_str().unwrap());
-    assert!(message.contains("TOOL_CALL_DENIED") && message.contains(id) && message.contains("policy"), "{message}");
+    assert!(
+        message.contains("TOOL_CALL_DENIED") && message.contains(id) && message.contains("policy"),
+        "{message}"
+    );
     assert!(error["hint"].as_str().unwrap().contains("permit"), "{error}");
     assert!(got.head.contains(&format!("x-strait-record: {id}")), "{}", got.head);
     let refused = world.log.only_refusal();
@@ -174,14 +180,23 @@ async fn connect_needs_a_good_port_and_a_rule_for_that_port_case_30() {
         origin.port()
     );
     let world = World::with(&policy).await;
-    for bad in ["ok.test:0", "ok.test:65536", "ok.test:443x", "ok.test", "ok.test:", "ok.test:00443", "@ok.test:443"] {
-        let got = ask(&mut world.connect_to_proxy().await, &format!("CONNECT {bad} HTTP/1.1\r\nHost: x.test\r\n\r\n")).await;
+    for bad in
+        ["ok.test:0", "ok.test:65536", "ok.test:443x", "ok.test", "ok.test:", "ok.test:00443", "@ok.test:443"]
+    {
+        let got = ask(
+            &mut world.connect_to_proxy().await,
+            &format!("CONNECT {bad} HTTP/1.1\r\nHost: x.test\r\n\r\n"),
+        )
+        .await;
         assert_eq!(got.status, 400, "{bad} {got:?}");
     }
     for (port, status) in [(origin.port(), 200), (other.port(), 403)] {
         let mut stream = world.connect_to_proxy().await;
         let host = format!("ok.test:{port}");
-        stream.write_all(format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
         assert!(head(&mut stream).await.starts_with("HTTP/1.1 200"));
         assert_eq!(get(&mut stream, &host, "/").await.status, status);
     }
@@ -193,7 +208,9 @@ async fn connect_needs_a_good_port_and_a_rule_for_that_port_case_30() {
 async fn a_body_is_asked_for_only_when_it_may_go_on_case_32() {
     let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
     let put = |host: &str, path: &str, length: usize| {
-        format!("PUT {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\nExpect: 100-continue\r\n\r\n")
+        format!(
+            "PUT {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\nExpect: 100-continue\r\n\r\n"
+        )
     };
     let length = 8 << 20;
     let host = format!("ok.test:{}", origin.port());
@@ -221,7 +238,8 @@ async fn a_body_is_asked_for_only_when_it_may_go_on_case_32() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dns_over_https_is_refused_unless_the_host_is_named_for_it_case_21() {
     let policy = r#"@id("web") permit(principal, action == Action::"http", resource);"#;
-    let options = Options { policy: policy.to_owned(), doh: vec!["other.test".to_owned()], ..Options::default() };
+    let options =
+        Options { policy: policy.to_owned(), doh: vec!["other.test".to_owned()], ..Options::default() };
     let (world, origin) = (World::new(options).await, Origin::http().await);
     let port = origin.port();
     let post = "POST /dns-query HTTP/1.1\r\nContent-Type: application/dns-message\r\nContent-Length: 2\r\n";
@@ -299,8 +317,9 @@ async fn answers_of_every_shape_come_back_as_they_were() {
     assert_eq!(get(&mut stream, &host, "/nothing").await.status, 204);
     let got = ask(&mut stream, &format!("HEAD /a HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
     assert!(got.status == 200 && got.head.contains("content-length: 13"), "{got:?}");
-    let chunked =
-        format!("POST /c HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+    let chunked = format!(
+        "POST /c HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    );
     assert_eq!(ask(&mut stream, &chunked).await.status, 200);
     let tricks = format!(
         "GET /t HTTP/1.1\r\nHost: {host}\r\nConnection: keep-alive, host, x-secret\r\nX-Secret: 1\r\n\
@@ -354,7 +373,11 @@ async fn a_rule_that_reads_the_process_is_told_its_executable() {
     };
     for (exe, status) in [("/usr/bin/git", 200), ("/usr/bin/python3", 403)] {
         *world.log.process.lock().unwrap() = Some(process(exe));
-        assert_eq!(get(&mut world.connect("ok.test", origin.port()).await, &host, "/").await.status, status, "{exe}");
+        assert_eq!(
+            get(&mut world.connect("ok.test", origin.port()).await, &host, "/").await.status,
+            status,
+            "{exe}"
+        );
         let done = world.log.done();
         assert_eq!(done.last().unwrap().process.as_ref().unwrap().exe.as_deref(), Some(exe));
     }

@@ -56,7 +56,8 @@ impl Origin {
         let (leaf, key) = ca.leaf(names);
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder =
+            rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let mut config = builder.unwrap().with_no_client_auth().with_single_cert(vec![leaf], key).unwrap();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Self::begin(Some(Arc::new(config))).await
@@ -75,9 +76,13 @@ impl Origin {
                     let service = service_fn(move |request| answer(Arc::clone(&seen), request));
                     let builder = auto::Builder::new(TokioExecutor::new());
                     match tls {
-                        None => drop(builder.serve_connection_with_upgrades(TokioIo::new(socket), service).await),
+                        None => {
+                            drop(builder.serve_connection_with_upgrades(TokioIo::new(socket), service).await)
+                        }
                         Some(tls) => {
-                            let Ok(socket) = tokio_rustls::TlsAcceptor::from(tls).accept(socket).await else { return };
+                            let Ok(socket) = tokio_rustls::TlsAcceptor::from(tls).accept(socket).await else {
+                                return;
+                            };
                             drop(builder.serve_connection_with_upgrades(TokioIo::new(socket), service).await);
                         }
                     }
@@ -200,7 +205,10 @@ struct Frames<I>(I);
 impl<I: Iterator<Item = Frame<Bytes>> + Unpin> http_body::Body for Frames<I> {
     type Data = Bytes;
     type Error = Infallible;
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Poll::Ready(self.0.next().map(Ok))
     }
 }

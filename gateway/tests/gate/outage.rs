@@ -75,7 +75,9 @@ async fn one_run_that_has_ended_does_not_take_the_records_of_others_with_it() {
     let got = get(&mut world.connect("ok.test", origin.port()).await, &host, "/a").await;
     assert_eq!((got.status, got.code().as_str()), (503, "RECORD_UNAVAILABLE"));
     world.log.set(Mood::Writes);
-    let got = get(&mut world.connect("no.test", origin.port()).await, &format!("no.test:{}", origin.port()), "/").await;
+    let got =
+        get(&mut world.connect("no.test", origin.port()).await, &format!("no.test:{}", origin.port()), "/")
+            .await;
     assert_eq!(got.code(), Code::ToolCallDenied.as_str());
     world.log.settled().await;
 }

@@ -18,7 +18,9 @@ use crate::{
 };
 
 fn connect_to(port: u16) -> String {
-    format!(r#"@id("echo") permit(principal, action == Action::"connect", resource == Endpoint::"ok.test:{port}");"#)
+    format!(
+        r#"@id("echo") permit(principal, action == Action::"connect", resource == Endpoint::"ok.test:{port}");"#
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,7 +46,10 @@ async fn a_permitted_stream_is_carried_whole_and_counted() {
     let traffic = done[0].stream.unwrap();
     let size = u64::try_from(size).unwrap() + 1;
     assert_eq!((traffic.bytes_out, traffic.bytes_in), (size, size));
-    assert_eq!((done[0].decision, done[0].code, done[0].rules.as_slice()), (Decision::Allow, None, &["echo".to_owned()][..]));
+    assert_eq!(
+        (done[0].decision, done[0].code, done[0].rules.as_slice()),
+        (Decision::Allow, None, &["echo".to_owned()][..])
+    );
     world.log.settled().await;
 }
 
@@ -92,7 +97,10 @@ async fn ssh_is_refused_in_its_own_words_case_34() {
     stream.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n").await.unwrap();
     let got = rest(&mut stream).await;
     let text = String::from_utf8_lossy(&got);
-    assert!(text.starts_with("SSH-2.0-") && text.contains("https://") && text.contains("TOOL_CALL_DENIED"), "{text}");
+    assert!(
+        text.starts_with("SSH-2.0-") && text.contains("https://") && text.contains("TOOL_CALL_DENIED"),
+        "{text}"
+    );
     assert_eq!(world.log.only_refusal().code, Some(Code::ToolCallDenied));
     world.log.settled().await;
 }
@@ -116,7 +124,10 @@ async fn a_websocket_is_a_request_and_then_a_stream() {
     drop(stream);
     let streams = world.log.done_of(Kind::Stream, 1).await;
     let traffic = streams[0].stream.unwrap();
-    assert_eq!((traffic.bytes_out, traffic.bytes_in, streams[0].rules.as_slice()), (5, 10, &["all-ok".to_owned()][..]));
+    assert_eq!(
+        (traffic.bytes_out, traffic.bytes_in, streams[0].rules.as_slice()),
+        (5, 10, &["all-ok".to_owned()][..])
+    );
     let requests = world.log.done_of(Kind::Request, 1).await;
     assert_eq!(requests[0].request.as_ref().unwrap().status, Some(101));
     assert!(origin.only().headers.contains_key("sec-websocket-key"));

@@ -140,7 +140,11 @@ impl World {
             gateway: GATEWAY,
             resolver: Resolver::Servers(vec!["127.0.0.1:1".parse().unwrap()]),
             proxy: None,
-            hosts: NAMES.iter().filter(|name| **name != "evil.test").map(|name| ((*name).to_owned(), GATEWAY.into())).collect(),
+            hosts: NAMES
+                .iter()
+                .filter(|name| **name != "evil.test")
+                .map(|name| ((*name).to_owned(), GATEWAY.into()))
+                .collect(),
             passthrough: vec!["PASS.test.".to_owned()],
             doh: self.options.doh.clone(),
             anchors: self.origin_ca.pem.clone(),
@@ -150,7 +154,8 @@ impl World {
         };
         agent.tell(ToGateway::Setup(Box::new(setup)), self.listeners.take().unwrap_or_default());
         agent.tell(ToGateway::RunStarted(run_info()), vec![names()]);
-        let file = PolicyFile { name: "test.cedar".to_owned(), guardrail: false, text: self.options.policy.clone() };
+        let file =
+            PolicyFile { name: "test.cedar".to_owned(), guardrail: false, text: self.options.policy.clone() };
         agent.policies(1, &[file]).await;
         self.agent = Some(agent);
     }
