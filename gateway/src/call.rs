@@ -120,9 +120,7 @@ impl Call {
                 address: to.host.address(),
                 port: to.port,
             },
-            What::Dns(question) => {
-                Ask::Dns { name: &question.name, record_type: &question.record_type }
-            }
+            What::Dns(question) => Ask::Dns { name: &question.name, record_type: &question.record_type },
         }
     }
 }

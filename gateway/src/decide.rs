@@ -123,12 +123,7 @@ pub(crate) async fn refuse_line(
     write_down(guard, status, refusal, Vec::new()).await
 }
 
-async fn write_down(
-    guard: Guard,
-    status: Option<u16>,
-    refusal: Refusal,
-    rules: Vec<String>,
-) -> Refused {
+async fn write_down(guard: Guard, status: Option<u16>, refusal: Refusal, rules: Vec<String>) -> Refused {
     let id = guard.id();
     let Refusal { code, reason, hint } = refusal;
     match guard.deny(code, rules.clone(), &reason, status).await {

@@ -2,10 +2,7 @@
 //!
 //! Architecture invariant: everything that reaches an upstream takes a [`Permitted`] first.
 
-use std::sync::{
-    Arc,
-    atomic::AtomicU64,
-};
+use std::sync::{Arc, atomic::AtomicU64};
 
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, header};
 use http_body::Body as _;

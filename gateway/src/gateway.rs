@@ -9,7 +9,10 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use strait_contract::{flow::Flow, message::{Limits, Setup}};
+use strait_contract::{
+    flow::Flow,
+    message::{Limits, Setup},
+};
 use strait_policies::Snapshot;
 
 use crate::{

@@ -24,7 +24,10 @@ use crate::{
     call::{Caller, Endpoint, Via},
     decide::{Refusal, Refused, refuse_line},
     gateway::{Gateway, Settings},
-    record::{facts::{Line, blank}, now_ms, record},
+    record::{
+        facts::{Line, blank},
+        now_ms, record,
+    },
     runs::{Admission, Run},
     url::Host,
 };
@@ -85,7 +88,8 @@ pub async fn identify(gateway: &Gateway, accepted: Accepted) -> Result<Identifie
         (Err(refusal), _) => refusal,
         (Ok(_), None) => too_many(&settings),
     };
-    let dst = flow.map(|flow| Destination { name: None, addr: Some(flow.addr.into()), port: Some(flow.port) });
+    let dst =
+        flow.map(|flow| Destination { name: None, addr: Some(flow.addr.into()), port: Some(flow.port) });
     let line = Line::connection(Kind::Connect, &caller, Via::Egress, dst.unwrap_or_default());
     let refused = refuse_line(gateway, &caller, line, None, refusal).await;
     Err(Unidentified::Refused(accepted.socket, accepted.listener, Box::new(refused)))
@@ -101,7 +105,10 @@ fn place(run: &Run, settings: &Settings, flow: Flow, listener: Listener) -> Resu
         return if flow.addr == settings.gateway {
             Ok(Place::Gateway)
         } else {
-            Err(Refusal::new(Code::FlowUnknown, "the connection was made for another address than the gateway's"))
+            Err(Refusal::new(
+                Code::FlowUnknown,
+                "the connection was made for another address than the gateway's",
+            ))
         };
     }
     let host = destination(run, settings, flow.addr)?;
@@ -112,8 +119,11 @@ fn destination(run: &Run, settings: &Settings, addr: Ipv4Addr) -> Result<Host, R
     if SYNTHETIC.contains(addr) {
         let name = run.names.name_of(addr).and_then(|name| Host::parse_with(&name, &settings.names).ok());
         return name.ok_or_else(|| {
-            Refusal::new(Code::NameRefused, format!("`{addr}` stands for no name that this run has looked up"))
-                .hint("look the name up again and connect to the address in the answer")
+            Refusal::new(
+                Code::NameRefused,
+                format!("`{addr}` stands for no name that this run has looked up"),
+            )
+            .hint("look the name up again and connect to the address in the answer")
         });
     }
     if run.info.addresses.iter().any(|range| range.contains(addr)) {

@@ -25,10 +25,7 @@ use strait_contract::code::Code;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::{
-    Failure,
-    dial::DialError,
-};
+use super::{Failure, dial::DialError};
 use crate::{
     gateway::Settings,
     limits::{POOL_IDLE, POOL_SIZE},
@@ -262,5 +259,8 @@ fn failure(error: &ClientError) -> Failure {
         }
         cause = inner.source();
     }
-    Failure { code: Code::UpstreamProtocol, reason: format!("the upstream broke the exchange: {}", chain(error)) }
+    Failure {
+        code: Code::UpstreamProtocol,
+        reason: format!("the upstream broke the exchange: {}", chain(error)),
+    }
 }

@@ -111,7 +111,8 @@ impl Kept {
     /// The link broke. Whether batches under way were written is not known: they are kept and sent again
     /// under the same record ids, by which the agent knows what it has; who waited for a decision is told no.
     pub(super) fn link_lost(&mut self) {
-        let under_way: Vec<Entry> = mem::take(&mut self.under_way).into_iter().flat_map(|batch| batch.entries).collect();
+        let under_way: Vec<Entry> =
+            mem::take(&mut self.under_way).into_iter().flat_map(|batch| batch.entries).collect();
         let lost = Lost { why: Unrecorded::Agent, surely: false };
         self.put_back(under_way.into_iter().map(|entry| told(entry, lost)).collect());
     }

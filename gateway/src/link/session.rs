@@ -243,8 +243,7 @@ impl Session {
             return;
         }
         if let Some((epoch, fd)) = self.to_compile.take() {
-            self.compiling =
-                Some(tokio::task::spawn_blocking(move || (epoch, policies::compile(fd, epoch))));
+            self.compiling = Some(tokio::task::spawn_blocking(move || (epoch, policies::compile(fd, epoch))));
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixDatagram as StdDatagram,
+    },
     path::Path,
 };
 
@@ -11,13 +14,12 @@ use strait_contract::{
     message::{MAX_PACKET, ToGateway},
     seqpacket::{self, LinkError},
 };
-use tokio::io::unix::AsyncFd;
+use tokio::{io::Interest, net::UnixDatagram};
 
-/// A connected link.
+/// A connected link. tokio has no type for SEQPACKET; the one for datagrams does all that is asked of it here,
+/// which is to wait for readiness.
 #[derive(Debug)]
-pub(super) struct Socket {
-    fd: AsyncFd<OwnedFd>,
-}
+pub(super) struct Socket(UnixDatagram);
 
 /// Room for one packet.
 pub(super) fn scratch() -> Vec<u8> {
@@ -38,47 +40,66 @@ pub(super) fn dial(path: &Path) -> io::Result<Socket> {
 
 impl Socket {
     pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
-        rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Self { fd: AsyncFd::register(fd)? })
+        let socket = StdDatagram::from(fd);
+        socket.set_nonblocking(true)?;
+        UnixDatagram::from_std(socket).map(Self)
     }
 
     /// The next message if one waits, without blocking.
     pub(super) fn try_receive(&self, scratch: &mut [u8]) -> Result<Option<Received>, LinkError> {
-        match seqpacket::receive(self.fd.get_ref().as_fd(), scratch) {
-            Ok(got) => Ok(Some(got)),
-            Err(error) if error.would_block() => Ok(None),
-            Err(error) => Err(error),
-        }
+        ready(self.attempt(Interest::READABLE, || seqpacket::receive(self.0.as_fd(), scratch)))
     }
 
     /// The next message.
     pub(super) async fn receive(&self, scratch: &mut [u8]) -> Result<Received, LinkError> {
         loop {
-            let mut ready = self.fd.readable().await?;
-            match seqpacket::receive(self.fd.get_ref().as_fd(), scratch) {
-                Err(error) if error.would_block() => ready.clear_ready(),
-                got => return got,
+            self.0.readable().await?;
+            if let Some(got) = self.try_receive(scratch)? {
+                return Ok(got);
             }
         }
     }
 
     /// Sends a packet if there is room; `false` if there is none.
     pub(super) fn try_send(&self, packet: &[u8]) -> Result<bool, LinkError> {
-        match seqpacket::send(self.fd.get_ref().as_fd(), packet, &[]) {
-            Ok(()) => Ok(true),
-            Err(error) if error.would_block() => Ok(false),
-            Err(error) => Err(error),
-        }
+        let sent = self.attempt(Interest::WRITABLE, || seqpacket::send(self.0.as_fd(), packet, &[]));
+        ready(sent).map(|sent| sent.is_some())
     }
 
     /// Sends a packet as soon as there is room.
     pub(super) async fn send(&self, packet: &[u8]) -> Result<(), LinkError> {
         loop {
-            let mut ready = self.fd.writable().await?;
+            self.0.writable().await?;
             if self.try_send(packet)? {
                 return Ok(());
             }
-            ready.clear_ready();
         }
+    }
+
+    /// Tries an operation and lets tokio know if the socket wasn't ready for it.
+    fn attempt<T>(
+        &self,
+        interest: Interest,
+        operation: impl FnOnce() -> Result<T, LinkError>,
+    ) -> Result<T, LinkError> {
+        let mut failed = None;
+        let tried = self.0.try_io(interest, || {
+            operation().map_err(|error| match error {
+                LinkError::Io(error) => error,
+                other => {
+                    failed = Some(other);
+                    io::ErrorKind::Other.into()
+                }
+            })
+        });
+        tried.map_err(|error| failed.unwrap_or(LinkError::Io(error)))
+    }
+}
+
+fn ready<T>(tried: Result<T, LinkError>) -> Result<Option<T>, LinkError> {
+    match tried {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.would_block() => Ok(None),
+        Err(error) => Err(error),
     }
 }

@@ -76,7 +76,8 @@ pub async fn serve(
     tcp: std::net::TcpListener,
     stop: watch::Receiver<bool>,
 ) {
-    let resolver = Arc::new(Resolver { gateway, folds: Folds::default(), under_way: permitted::UnderWay::default() });
+    let resolver =
+        Arc::new(Resolver { gateway, folds: Folds::default(), under_way: permitted::UnderWay::default() });
     let result = tokio::try_join!(
         udp::serve(Arc::clone(&resolver), udp, stop.clone()),
         tcp::serve(Arc::clone(&resolver), tcp, stop.clone()),

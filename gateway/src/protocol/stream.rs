@@ -99,7 +99,14 @@ impl Carried {
             Err(error) if error.kind() != io::ErrorKind::ConnectionReset => (None, Some(error.to_string())),
             _ => (None, None),
         };
-        Outcome { code, reason, addr, bytes_out: self.bytes_out, bytes_in: self.bytes_in, ..Outcome::default() }
+        Outcome {
+            code,
+            reason,
+            addr,
+            bytes_out: self.bytes_out,
+            bytes_in: self.bytes_in,
+            ..Outcome::default()
+        }
     }
 }
 

@@ -113,13 +113,20 @@ impl Recorder {
     /// Hands a record over without waiting; it is lost if it can't be written now.
     pub fn tell_once(&self, record: Record) {
         if self.is_up() {
-            let _ = self.queue.send(Entry { first: record, second: None, waiter: None, lasting: false, alone: true });
+            let _ = self.queue.send(Entry {
+                first: record,
+                second: None,
+                waiter: None,
+                lasting: false,
+                alone: true,
+            });
         }
     }
 
     /// Hands a record over without waiting; it is kept until it is on record.
     pub fn tell(&self, record: Record) {
         // The queue is closed only when the process ends.
-        let _ = self.queue.send(Entry { first: record, second: None, waiter: None, lasting: true, alone: false });
+        let _ =
+            self.queue.send(Entry { first: record, second: None, waiter: None, lasting: true, alone: false });
     }
 }

@@ -160,7 +160,8 @@ impl Upstream {
         match encode(records) {
             Some(encoded) if encoded.len() <= MAX_TCP => {
                 let types: Vec<_> = records.iter().map(|record| record.record_type().to_string()).collect();
-                let answer = format!("{count} records: {}", types.join(" ").chars().take(200).collect::<String>());
+                let answer =
+                    format!("{count} records: {}", types.join(" ").chars().take(200).collect::<String>());
                 let bytes_in = u64::try_from(encoded.len()).unwrap_or_default();
                 let outcome = Outcome { answer: Some(answer), bytes_in, ..Outcome::default() };
                 Self { code: Rcode::NoError, count, encoded, outcome }

@@ -1,12 +1,6 @@
 //! DNS over TCP (RFC 7766): two bytes of length before each message.
 
-use std::{
-    io,
-    net::SocketAddr,
-    os::fd::AsFd,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, os::fd::AsFd, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -15,7 +9,11 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Reply, Resolver, fold::{Lookup, Said}, permitted::Asked};
+use super::{
+    Reply, Resolver,
+    fold::{Lookup, Said},
+    permitted::Asked,
+};
 use crate::{gateway::Settings, runs::Run};
 
 /// How long a connection may be idle.

@@ -319,6 +319,5 @@ fn additional(reader: &mut Reader<'_>) -> Option<(u16, u16, u32)> {
     Some(fixed)
 }
 
-
 #[cfg(test)]
 mod tests;

@@ -82,9 +82,9 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Own(bytes) => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)))
-            }
+            Self::Own(bytes) => SizeHint::with_exact(
+                bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
+            ),
             Self::Upstream(download) => match download.state {
                 State::Flowing => download.from.size_hint(),
                 _ => SizeHint::default(),

@@ -3,7 +3,11 @@
 use http::{HeaderMap, header};
 use strait_contract::code::Code;
 
-use crate::{call::{HttpCall, host_text}, decide::Refusal, gateway::Settings};
+use crate::{
+    call::{HttpCall, host_text},
+    decide::Refusal,
+    gateway::Settings,
+};
 
 /// Public resolvers that answer DNS over HTTPS in any of its forms.
 const KNOWN: &[&str] = &[

@@ -61,8 +61,11 @@ pub(crate) fn read(front: &Front, head: &Parts, body_bytes: Option<u64>) -> Resu
 /// A request on a connection that was made for one origin.
 fn fixed(settings: &Settings, scheme: Scheme, to: &Endpoint, head: &Parts) -> Result<Target, Refusal> {
     if head.method == Method::CONNECT {
-        return Err(Refusal::new(Code::MalformedRequest, "CONNECT inside a connection that leads somewhere already")
-            .hint("send CONNECT to the gateway's own address"));
+        return Err(Refusal::new(
+            Code::MalformedRequest,
+            "CONNECT inside a connection that leads somewhere already",
+        )
+        .hint("send CONNECT to the gateway's own address"));
     }
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let named = head.uri.authority().map(|authority| authority.as_str());
@@ -76,7 +79,9 @@ fn fixed(settings: &Settings, scheme: Scheme, to: &Endpoint, head: &Parts) -> Re
         (Some(named), Some(host)) => agreed(settings, scheme, named, host, path)?,
         (Some(one), None) | (None, Some(one)) => parse(settings, scheme, one, path)?,
         // HTTP/1.0 without Host: the connection itself says where it goes.
-        (None, None) => Target::from_host(scheme, to.host.clone(), to.port, path).map_err(|error| unreadable(&error))?,
+        (None, None) => {
+            Target::from_host(scheme, to.host.clone(), to.port, path).map_err(|error| unreadable(&error))?
+        }
     };
     if target.host() != &to.host || target.port() != to.port {
         let reason = format!(
@@ -131,7 +136,8 @@ fn tunnel(front: &Front, head: &Parts) -> Result<Endpoint, Refusal> {
     let endpoint = endpoint(settings, &asked)?;
     let Some(host) = host(&head.headers)? else { return Ok(endpoint) };
     // Some clients leave the port out here.
-    let (named, port) = host_and_port_with(host, Some(endpoint.port), &settings.names).map_err(|error| unreadable(&error))?;
+    let (named, port) =
+        host_and_port_with(host, Some(endpoint.port), &settings.names).map_err(|error| unreadable(&error))?;
     if named != endpoint.host || port != endpoint.port {
         let reason = format!("CONNECT names `{asked}`, Host names `{host}`");
         return Err(Refusal::new(Code::NameMismatch, reason).hint("name the same host in both"));
@@ -146,7 +152,13 @@ fn endpoint(settings: &Settings, authority: &str) -> Result<Endpoint, Refusal> {
     Ok(Endpoint { host, port })
 }
 
-fn agreed(settings: &Settings, scheme: Scheme, named: &str, host: &str, path: &str) -> Result<Target, Refusal> {
+fn agreed(
+    settings: &Settings,
+    scheme: Scheme,
+    named: &str,
+    host: &str,
+    path: &str,
+) -> Result<Target, Refusal> {
     let target = parse(settings, scheme, named, path)?;
     if named != host {
         let other = parse(settings, scheme, host, "/")?;

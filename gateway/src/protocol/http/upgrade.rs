@@ -8,7 +8,10 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use strait_contract::{code::Code, ids::RecordId};
 
-use super::{body::{Body, chain}, headers, serve};
+use super::{
+    body::{Body, chain},
+    headers, serve,
+};
 use crate::{
     call::{Call, Endpoint, What},
     decide,
