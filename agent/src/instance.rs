@@ -9,7 +9,7 @@ use std::{
 use strait_contract::{ids::AgentName, run::Range};
 
 /// Names and places of an instance. Two instances differ in `name` and share nothing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     /// Name: `strait` for the installed one. Alphabet of [`AgentName`].
     pub name: AgentName,

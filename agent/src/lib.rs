@@ -5,5 +5,23 @@
 //!
 //! Architecture invariant: root never opens a TCP connection, serves a page or reads an agent's bytes.
 
+pub mod activity;
+pub mod authority;
+pub mod child;
 pub mod cli;
+pub mod config;
+pub mod control;
+pub mod daemon;
+pub mod firewall;
+pub mod gate;
 pub mod instance;
+pub mod launch;
+pub mod link;
+pub mod listeners;
+pub mod log;
+pub mod netns;
+pub mod policy_source;
+mod readiness;
+pub mod run;
+pub mod selftest;
+pub mod supervise;

@@ -99,16 +99,18 @@ impl Names {
         Ok(Self { memfd, cap: cap.min(MAX_NAMES), table: RwLock::new(table) })
     }
 
+    /// The address that a name has, if it has one.
+    pub fn known(&self, name: &str, lookup: Lookup) -> Option<Assigned> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).find(name, lookup)
+    }
+
     /// The address of a canonical name: the one it has, or the next free one, which is written down first.
     ///
     /// # Errors
     /// [`AssignError`]; the name then has no address.
     pub fn assign(&self, name: &str, lookup: Lookup) -> Result<Assigned, AssignError> {
-        {
-            let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(assigned) = table.find(name, lookup) {
-                return Ok(assigned);
-            }
+        if let Some(known) = self.known(name, lookup) {
+            return Ok(known);
         }
         if !is_name(name) {
             return Err(AssignError::NotCanonical(name.to_owned()));

@@ -1,1 +1,67 @@
-fn main() {}
+//! The project's verbs: `cargo xtask VERB`. Each verb is a file; each sets up what it needs.
+//!
+//! Architecture invariant: nothing here is part of the product; what a verb shows, it shows with the built
+//! binaries and public clients.
+#![forbid(unsafe_code)]
+
+mod build;
+mod check;
+mod demo;
+mod exec;
+mod interrupt;
+mod setup;
+mod test;
+mod tidy;
+mod toolchain;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    about = "Set up, build, show, test and check Strait",
+    disable_version_flag = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Install what building and testing need; does nothing twice.
+    Setup(setup::Args),
+    /// Build the binaries and the kernel object, laid out in target/bin and target/lib.
+    Build(build::Args),
+    /// Show real clients in runs: what passes, what is refused and why (needs root).
+    Demo(demo::Args),
+    /// Run the whole test suite (needs root), or the tests whose names contain FILTER.
+    Test(test::Args),
+    /// Format, clippy, dependencies, docs, policy cases, tree.
+    Check,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().verb {
+        Verb::Setup(args) => setup::run(args),
+        Verb::Build(args) => build::run(args).map(drop),
+        Verb::Demo(args) => demo::run(args),
+        Verb::Test(args) => test::run(args),
+        Verb::Check => check::run(),
+    };
+    exit_code(done)
+}
+
+fn exit_code(done: Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -110,7 +110,7 @@ pub enum Resolver {
 }
 
 /// A corporate proxy reached by CONNECT.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpstreamProxy {
     /// Host name or address of the proxy.
     pub host: String,
@@ -130,7 +130,7 @@ pub struct Intermediate {
 }
 
 /// A secret value: zeroized on drop, no Debug text.
-#[derive(Clone, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub struct Secret(String);
 
 impl Secret {

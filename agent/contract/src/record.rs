@@ -189,6 +189,9 @@ pub enum Unrecorded {
     /// A record broke a bound of the contract.
     #[error("a record is not acceptable")]
     Malformed,
+    /// The run writes records faster than its quota allows.
+    #[error("the run writes too many records")]
+    Quota,
     /// No agent is connected.
     #[error("the agent is not there")]
     Agent,

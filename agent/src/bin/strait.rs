@@ -1,1 +1,7 @@
-fn main() {}
+//! The `strait` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    strait_agent::cli::main()
+}

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use hickory_resolver::{lookup::Lookup, net::NetError, proto::rr::RecordType};
 use rustls_pki_types::ServerName;
 use strait_contract::{code::Code, message::Setup};
 use tokio::{
@@ -183,6 +184,17 @@ impl Dialer {
     /// When a connection begun now must be ready, TLS included.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.limit
+    }
+
+    /// Records of any type from the operator's servers, for a lookup that policy permits.
+    ///
+    /// # Errors
+    /// What the servers said; also if the corporate proxy resolves names, which can't look up anything else.
+    pub async fn records(&self, name: &str, record_type: RecordType) -> Result<Lookup, NetError> {
+        match &self.resolver {
+            Some(resolver) => resolver.records(name, record_type).await,
+            None => Err(NetError::Msg("the corporate proxy resolves names: no other records".to_owned())),
+        }
     }
 
     /// Connects to `host`, trying its addresses in turn until `deadline`.

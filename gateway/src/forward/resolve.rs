@@ -17,8 +17,9 @@ use hickory_resolver::{
     config::{
         ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
     },
+    lookup::Lookup,
     net::{DnsError, NetError, runtime::TokioRuntimeProvider},
-    proto::op::ResponseCode,
+    proto::{op::ResponseCode, rr::RecordType},
 };
 use strait_contract::message;
 
@@ -111,6 +112,17 @@ impl Resolver {
         let found = answer.found.clone();
         *slot = Some(answer);
         found
+    }
+
+    /// Records of any type, with the CNAMEs that led to them. Not cached.
+    ///
+    /// # Errors
+    /// What the servers said.
+    pub async fn records(&self, name: &str, record_type: RecordType) -> Result<Lookup, NetError> {
+        match &self.client {
+            Ok(client) => client.lookup(format!("{name}."), record_type).await,
+            Err(reason) => Err(NetError::Msg(reason.clone())),
+        }
     }
 
     async fn ask(&self, name: &Name) -> Answer {

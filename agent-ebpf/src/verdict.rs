@@ -1,0 +1,85 @@
+//! Which run calls, and whether it may go where it wants to.
+
+use aya_ebpf::maps::lpm_trie::Key;
+use strait_abi::{
+    map::{DNS_PORT, GATEWAY_PORT, KILLED, OPAQUE, RangeKey, Run, State, TRANSPARENT_PORT},
+    verdict::Reason,
+};
+
+use crate::maps::{RANGES, RUNS, STATE, gateway};
+
+pub const TCP: u8 = 6;
+pub const UDP: u8 = 17;
+const HTTPS_PORT: u16 = 443;
+
+/// What happens to an attempt.
+pub enum Outcome {
+    /// Passes as it is, unremarked: it never leaves the run.
+    Local,
+    /// Passes as it is: it was meant for the gateway.
+    Direct,
+    /// Passes, to this port of the gateway.
+    Redirect(u16),
+    /// EPERM.
+    Deny(Reason),
+}
+
+/// The run whose network namespace this is, if it's alive.
+// INVARIANT: no map entry means deny.
+#[inline(always)]
+pub fn run_of(netns: u64) -> Result<(Run, State), (u64, Reason)> {
+    // SAFETY: entries are written whole by the agent; one reused under our eyes is of a run that's gone.
+    let Some(run) = (unsafe { RUNS.get(netns) }) else {
+        return Err((0, Reason::Namespace));
+    };
+    // SAFETY: as above.
+    let Some(state) = (unsafe { STATE.get(run.number) }) else {
+        return Err((0, Reason::Namespace));
+    };
+    if state.flags & KILLED != 0 {
+        return Err((run.number, Reason::Killed));
+    }
+    Ok((*run, *state))
+}
+
+/// Decides on a TCP connection or a UDP datagram to an IPv4 destination (`addr` in network order).
+#[inline(always)]
+pub fn decide(run: &Run, state: &State, addr: u32, port: u16, proto: u8) -> Outcome {
+    if proto != TCP && proto != UDP {
+        return Outcome::Deny(Reason::Socket);
+    }
+    // 0.0.0.0 means this host to connect(2) and sendto(2).
+    if addr.to_ne_bytes()[0] == 127 || addr == 0 || addr == run.addr {
+        return Outcome::Local;
+    }
+    if addr == gateway() {
+        return if port == DNS_PORT || (port == GATEWAY_PORT && proto == TCP) {
+            Outcome::Direct
+        } else {
+            Outcome::Deny(Reason::Port)
+        };
+    }
+    if port == DNS_PORT {
+        return Outcome::Redirect(DNS_PORT);
+    }
+    if proto == TCP && port != 0 && state.flags & OPAQUE == 0 && (synthetic(addr) || in_range(run.number, addr)) {
+        return Outcome::Redirect(TRANSPARENT_PORT);
+    }
+    if proto == UDP && port == HTTPS_PORT {
+        return Outcome::Deny(Reason::Quic);
+    }
+    Outcome::Deny(Reason::Destination)
+}
+
+/// Whether an address is in 198.18.0.0/15, from which the gateway answers names (RFC 2544).
+#[inline(always)]
+fn synthetic(addr: u32) -> bool {
+    u32::from_be(addr) >> 17 == 0xc612_0000 >> 17
+}
+
+/// Whether the run's config lists the address.
+#[inline(always)]
+fn in_range(run: u64, addr: u32) -> bool {
+    let key = RangeKey { run: run.to_ne_bytes(), addr: addr.to_ne_bytes() };
+    RANGES.get(Key::new(96, key)).is_some()
+}

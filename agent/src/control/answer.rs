@@ -1,0 +1,57 @@
+//! Every error of the control API becomes an answer here, and nowhere else.
+
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+
+use super::wire::{ErrorBody, ErrorView};
+use crate::run::end::EndError;
+
+/// Why a request was refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refused {
+    #[error("the kernel did not say who you are")]
+    Unknown,
+    #[error("no run `{0}` of yours is alive")]
+    NoRun(String),
+    #[error("only root and the group `strait-admin` may do that")]
+    NotAdmin,
+    #[error("the body is not acceptable: {0}")]
+    Body(String),
+    #[error("there is nothing at this path")]
+    NoRoute,
+    #[error("{0}")]
+    Reload(String),
+    #[error(transparent)]
+    End(#[from] EndError),
+}
+
+impl Refused {
+    fn parts(&self) -> (StatusCode, &'static str, &'static str) {
+        match self {
+            Self::Unknown => (StatusCode::FORBIDDEN, "PEER_UNKNOWN", "use the socket of the host itself"),
+            Self::NoRun(_) => (StatusCode::NOT_FOUND, "NO_RUN", "`strait ps` lists your live runs"),
+            Self::NotAdmin => {
+                (StatusCode::FORBIDDEN, "NOT_ADMIN", "use sudo, or ask to be put in the group `strait-admin`")
+            }
+            Self::Body(_) => (StatusCode::BAD_REQUEST, "BAD_BODY", "send JSON as the documentation shows"),
+            Self::NoRoute => (StatusCode::NOT_FOUND, "NO_ROUTE", "the paths begin with /v1/"),
+            Self::Reload(_) => {
+                (StatusCode::CONFLICT, "RELOAD_REFUSED", "what was in force stays; `strait check` shows every fault")
+            }
+            Self::End(_) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "NOT_ENDED", "see the agent's log, and try `strait kill`")
+            }
+        }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let (status, code, hint) = self.parts();
+        let error = ErrorView { code: code.to_owned(), message: self.to_string(), hint: hint.to_owned() };
+        (status, Json(ErrorBody { error })).into_response()
+    }
+}

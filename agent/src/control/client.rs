@@ -1,0 +1,87 @@
+//! The command line's end of the control API.
+
+use std::{io, path::Path};
+
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, body::Bytes, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::net::UnixStream;
+
+use super::wire::{ErrorBody, ErrorView};
+
+/// Why the agent did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens.
+    #[error("the agent isn't running (no one answers at `{path}`): start it with `systemctl start strait` \
+             or `strait-agent`")]
+    NoAgent {
+        /// Its socket.
+        path: String,
+    },
+    /// The person may not talk to it.
+    #[error("you may not talk to the agent (`{path}`): ask to be put in the group `strait`")]
+    NotAllowed {
+        /// Its socket.
+        path: String,
+    },
+    /// It said no.
+    #[error("{message} ({code}): {hint}", message = .0.message, code = .0.code, hint = .0.hint)]
+    Refused(ErrorView),
+    /// The connection broke, or what came isn't an answer.
+    #[error("the agent's answer can't be read: are `strait` and `strait-agent` of the same version?")]
+    Answer(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl AskError {
+    /// Whether the reason is that no agent runs.
+    pub fn is_no_agent(&self) -> bool {
+        matches!(self, Self::NoAgent { .. })
+    }
+}
+
+fn answer(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> AskError {
+    AskError::Answer(error.into())
+}
+
+/// Asks the agent at `socket`.
+///
+/// # Errors
+/// [`AskError`].
+pub async fn ask<T: DeserializeOwned>(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: Option<&impl Serialize>,
+) -> Result<T, AskError> {
+    let stream = UnixStream::connect(socket).await.map_err(|error| {
+        let path = socket.display().to_string();
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => AskError::NotAllowed { path },
+            _ => AskError::NoAgent { path },
+        }
+    })?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(answer)?;
+    // It ends with the answer; a failure shows there.
+    tokio::spawn(connection);
+    let body = match body {
+        Some(body) => serde_json::to_vec(body).map_err(answer)?,
+        None => Vec::new(),
+    };
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "localhost")
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(body)))
+        .map_err(answer)?;
+    let response = sender.send_request(request).await.map_err(answer)?;
+    let status = response.status();
+    let bytes = response.into_body().collect().await.map_err(answer)?.to_bytes();
+    if status.is_success() {
+        return serde_json::from_slice(&bytes).map_err(answer);
+    }
+    let refused: ErrorBody = serde_json::from_slice(&bytes).map_err(answer)?;
+    Err(AskError::Refused(refused.error))
+}

@@ -1,0 +1,210 @@
+//! The daemon's composition root: every part made once, in the order that closes before it opens.
+//!
+//! namespace → gate → witness → log → link → policies → gateway → runs → the sockets people use. A step that
+//! fails stops the start, and what the kernel already enforces stays in force. Stopping leaves runs alone: they
+//! go on behind the gate, and the next agent adopts them.
+
+mod reload;
+mod watch;
+
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context as _, bail};
+use strait_contract::{ids::RunId, message::GATEWAY_PORT};
+use tokio::{
+    runtime::Handle,
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, watch as channel},
+    task::JoinSet,
+};
+
+use crate::{
+    activity::Processes,
+    authority::Authority,
+    child::Program,
+    config::Config,
+    control,
+    firewall::{Firewall, Notice, Witness},
+    gate::{Gate, cgroup},
+    instance::Instance,
+    launch,
+    link::{self, Link},
+    listeners::Listeners,
+    log::Log,
+    netns,
+    run::{Parts, Runs, SelfTest, trust::Trust},
+    selftest,
+    supervise::Supervisor,
+};
+
+use self::reload::Reloader;
+
+/// Notices between the ring and the log; beyond it the ring fills and the kernel counts.
+const NOTICES: usize = 4096;
+
+/// Runs the agent until it's told to stop.
+///
+/// # Errors
+/// The step that failed, with what to do.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
+    let outcome = runtime.block_on(serve(Arc::new(config)));
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
+    let instance = &config.instance;
+    folders(instance)?;
+    let log = Log::open(config.log_options()).context("opening the log")?;
+    let gate = Arc::new(gate(instance)?);
+    let (notices, seen) = mpsc::channel(NOTICES);
+    let (firewall, witness) = Firewall::open(Arc::clone(&gate), notices).context("reading the kernel's events")?;
+    let processes = Processes::new(instance);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { firewall.run().await.context("reading the kernel's events") });
+    tasks.spawn(watch::record(seen, Arc::clone(&gate), processes.clone(), log.clone()));
+
+    let authority = Arc::new(
+        Authority::load_or_make(&instance.state_dir, instance.name.as_str()).context("opening the CA")?,
+    );
+    let (current, configs) = channel::channel(Arc::clone(&config));
+    let program = Program::current().context("finding this program")?;
+    let link = link(&config, configs.clone(), &authority, &log, processes, &program)?;
+    let reloader = Reloader::new(current, link.clone(), log.clone(), program.clone());
+    reloader.first().await;
+    let supervisor = Supervisor::start(instance, program, link.gateway());
+    watch::listening(&link).await;
+
+    let parts = Parts {
+        instance: instance.clone(),
+        config: configs,
+        gate: Arc::clone(&gate),
+        log: log.clone(),
+        link: link.clone(),
+        trust: Trust::build(&instance.run_dir.join("trust"), authority.root_pem())?,
+        runc: runtime_of_containers()?,
+        self_test: self_test(&gate, &witness, instance, &link),
+    };
+    let runs = Runs::new(parts).context("finding the cgroups")?;
+    let adopted = runs.adopt().await.context("adopting the runs of an earlier agent")?;
+    let live: Vec<RunId> = runs.list().iter().map(|run| run.id().clone()).collect();
+    gate.collect_garbage(&live).context("removing what ended runs left")?;
+    tasks.spawn(watch::enforce(Arc::clone(&runs), Arc::clone(&gate), log.clone()));
+
+    let (asked, wishes) = mpsc::channel(4);
+    let launcher = launch::server::listen(&instance.launch_socket()).context("opening launch.sock")?;
+    let controller = control::listen(&instance.control_socket()).context("opening control.sock")?;
+    {
+        let runs = Arc::clone(&runs);
+        tasks.spawn(async move { launch::server::serve(launcher, runs).await.context("serving launch.sock") });
+    }
+    let api = control::Api { runs, reload: asked };
+    tasks.spawn(async move { control::serve(controller, api).await.context("serving control.sock") });
+    tasks.spawn(reloader.run(wishes));
+    log.event(None, "agent.started", &[("version", env!("CARGO_PKG_VERSION").to_owned())])
+        .await
+        .context("writing the first record")?;
+    tracing::info!(
+        instance = %instance.name, gate = ?gate.origin(), adopted = adopted.adopted, ended = adopted.ended,
+        "ready"
+    );
+
+    let outcome = until_stopped(&mut tasks).await;
+    supervisor.stop().await;
+    witness.flush().await;
+    let _ = log.event(None, "agent.stopped", &[]).await;
+    log.shutdown().await;
+    outcome
+}
+
+/// Waits for a signal, or for a part to fail.
+async fn until_stopped(tasks: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        Some(ended) = tasks.join_next() => match ended {
+            Ok(Ok(())) => bail!("a part of the agent ended by itself"),
+            Ok(Err(error)) => Err(error),
+            Err(error) => Err(error).context("a part of the agent broke"),
+        },
+    }
+}
+
+fn folders(instance: &Instance) -> anyhow::Result<()> {
+    // The run folder is passed through by users to their sockets; what is private in it has its own mode.
+    for (folder, mode) in [
+        (instance.run_dir.clone(), 0o755),
+        (instance.state_dir.clone(), 0o755),
+        (instance.run_dir.join("netns"), 0o700),
+    ] {
+        make(&folder, mode).with_context(|| format!("making `{}`", folder.display()))?;
+    }
+    Ok(())
+}
+
+fn make(folder: &Path, mode: u32) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(mode))
+}
+
+fn gate(instance: &Instance) -> anyhow::Result<Gate> {
+    netns::ensure_strait(instance).context("making the `strait` network namespace")?;
+    let gate = Gate::open(instance).context("opening the gate")?;
+    let listeners = gate.listeners_cgroup();
+    fs::create_dir_all(&listeners).with_context(|| format!("making the cgroup `{}`", listeners.display()))?;
+    gate.attach_listeners(&listeners).context("attaching to the listeners' cgroup")?;
+    Ok(gate)
+}
+
+fn link(
+    config: &Config,
+    configs: channel::Receiver<Arc<Config>>,
+    authority: &Arc<Authority>,
+    log: &Log,
+    processes: Processes,
+    program: &Program,
+) -> anyhow::Result<Link> {
+    let root = cgroup::v2_root()?.context("this host has no cgroup v2 mount: see `strait doctor`")?;
+    let authority = Arc::clone(authority);
+    let setup = move || {
+        let ca = authority.intermediate().map_err(|error| error.to_string())?;
+        Ok(configs.borrow().setup(ca))
+    };
+    let parts = link::Parts {
+        log: log.clone(),
+        processes,
+        listeners: Listeners::new(&config.instance, &root, program.clone()),
+        setup: Box::new(setup),
+        names_per_run: config.limits.names_per_run,
+    };
+    Link::serve(&config.instance, parts).context("opening link.sock")
+}
+
+fn self_test(gate: &Arc<Gate>, witness: &Witness, instance: &Instance, link: &Link) -> SelfTest {
+    let (gate, witness, link) = (Arc::clone(gate), witness.clone(), link.clone());
+    let gateway = std::net::SocketAddrV4::new(instance.gateway(), GATEWAY_PORT);
+    let runtime = Handle::current();
+    Box::new(move |run| {
+        let gateway = link.gateway_alive().then_some(gateway);
+        runtime.block_on(selftest::prove(&gate, &witness, run, gateway)).map_err(|error| error.to_string())
+    })
+}
+
+/// The OCI runtime for `strait run`.
+fn runtime_of_containers() -> anyhow::Result<PathBuf> {
+    let places = ["/usr/bin/runc", "/usr/sbin/runc", "/usr/local/sbin/runc", "/usr/local/bin/runc"];
+    let found = places.iter().map(Path::new).find(|path| path.exists());
+    found.map(Path::to_owned).context("`runc` isn't installed: `apt-get install runc`")
+}

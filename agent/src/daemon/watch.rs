@@ -1,0 +1,103 @@
+//! The daemon's standing duties: kernel events into the log, links looked after.
+
+use std::{sync::Arc, time::Duration};
+
+use strait_contract::record::{Record, Unrecorded};
+use tokio::sync::mpsc;
+
+use super::Notice;
+use crate::{
+    activity::{Processes, kernel},
+    gate::Gate,
+    link::Link,
+    log::Log,
+    run::Runs,
+};
+
+/// Records handed to the log at once.
+const BATCH: usize = 64;
+/// Pause before the log is tried again.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How often the links of every run are looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// How long a start waits for the first gateway.
+const FIRST_GATEWAY: Duration = Duration::from_secs(5);
+
+/// Writes down what the kernel saw. While the log can't be written it waits: the ring fills then, and the
+/// kernel counts what finds no room.
+pub(super) async fn record(
+    mut seen: mpsc::Receiver<Notice>,
+    gate: Arc<Gate>,
+    processes: Processes,
+    log: Log,
+) -> anyhow::Result<()> {
+    let mut notices = Vec::with_capacity(BATCH);
+    while seen.recv_many(&mut notices, BATCH).await > 0 {
+        let records = notices.drain(..).map(|notice| {
+            let number = match &notice {
+                Notice::Event(event) => event.run,
+                Notice::Lost { run, .. } => *run,
+            };
+            kernel::record(notice, gate.run_of(number), &processes)
+        });
+        let records: Vec<Record> = records.collect();
+        write(&log, records).await;
+    }
+    Ok(())
+}
+
+async fn write(log: &Log, records: Vec<Record>) {
+    loop {
+        match log.append(records.clone()).await {
+            Ok(()) => return,
+            // One of them is of a run that has just ended: what it did is the host's to tell then.
+            Err(Unrecorded::Run) => break,
+            Err(error) => {
+                tracing::error!(%error, "kernel events wait for the log");
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+    for record in records {
+        let orphan = Record { run: None, ..record.clone() };
+        if log.append(vec![record]).await == Err(Unrecorded::Run)
+            && let Err(error) = log.append(vec![orphan]).await
+        {
+            tracing::error!(%error, "a kernel event of an ended run was not recorded");
+        }
+    }
+}
+
+/// Looks after the links of every run: a missing one is put back, and that it was missing is on record (m3).
+pub(super) async fn enforce(runs: Arc<Runs>, gate: Arc<Gate>, log: Log) -> anyhow::Result<()> {
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        for run in runs.list() {
+            let missing = match gate.verify(run.id()) {
+                Ok(missing) if missing.is_empty() => continue,
+                Ok(missing) => missing.join(", "),
+                Err(error) => error.to_string(),
+            };
+            let mended = match gate.reattach(run.id()) {
+                Ok(()) => "attached again".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            tracing::error!(run = %run.id(), missing, mended, "enforcement was degraded");
+            let facts = [("missing", missing), ("outcome", mended)];
+            if let Err(error) = log.event(Some(run.id().clone()), "enforcement.degraded", &facts).await {
+                tracing::error!(%error, "degraded enforcement was not recorded");
+            }
+        }
+    }
+}
+
+/// Waits a moment for the first gateway, so that the first run finds one.
+pub(super) async fn listening(link: &Link) {
+    let mut gateway = link.gateway();
+    let connected = gateway.wait_for(Option::is_some);
+    if tokio::time::timeout(FIRST_GATEWAY, connected).await.is_err() {
+        tracing::error!("no gateway has connected: runs start, and every call of theirs is refused");
+    }
+}

@@ -1,0 +1,254 @@
+//! The maps, as the agent reads and writes them.
+
+use std::{borrow::Borrow as _, net::Ipv4Addr};
+
+use aya::{
+    Pod,
+    maps::{HashMap, LpmTrie, MapData, MapError, PerCpuHashMap, PerCpuValues, lpm_trie::Key},
+    util::nr_cpus,
+};
+use strait_abi::map::{
+    ACCOUNT, Account, FLOW, FREED, FlowKey, FlowRecord, Freed, ORIG, Origin, RANGES, RUNS, RangeKey, Run,
+    STATE, State, USAGE, Usage, VETH, Veth,
+};
+use strait_contract::run::Range;
+
+use super::{GateError, object::open_map};
+use crate::instance::Instance;
+
+type Hash<K, const N: usize> = HashMap<MapData, K, [u8; N]>;
+
+/// Every map that the agent writes.
+pub(super) struct Tables {
+    runs: Hash<u64, { Run::LEN }>,
+    state: Hash<u64, { State::LEN }>,
+    usage: Hash<u64, { Usage::LEN }>,
+    freed: Hash<u64, { Freed::LEN }>,
+    account: PerCpuHashMap<MapData, u64, [u64; 6]>,
+    ranges: LpmTrie<MapData, [u8; RangeKey::LEN], u32>,
+    orig: Hash<u64, { Origin::LEN }>,
+    flow: Hash<[u8; FlowKey::LEN], { FlowRecord::LEN }>,
+    veth: Hash<u32, { Veth::LEN }>,
+}
+
+/// `BPF_NOEXIST` of `bpf(2)`.
+const NO_EXIST: u64 = 1;
+
+fn failed(map: &'static str) -> impl Fn(MapError) -> GateError {
+    move |source| GateError::Map { map, source: Box::new(source) }
+}
+
+/// Takes "no such key" for success.
+fn or_gone(result: Result<(), MapError>) -> Result<(), MapError> {
+    match result {
+        Err(MapError::KeyNotFound) => Ok(()),
+        Err(MapError::SyscallError(error)) if error.io_error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn or_there(result: Result<(), MapError>) -> Result<(), MapError> {
+    match result {
+        Err(MapError::SyscallError(error)) if error.io_error.kind() == std::io::ErrorKind::AlreadyExists => {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+impl std::fmt::Debug for Tables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tables")
+    }
+}
+
+impl Tables {
+    pub(super) fn open(instance: &Instance) -> Result<Self, GateError> {
+        macro_rules! open {
+            ($name:expr) => {
+                open_map(instance, $name)?.try_into().map_err(failed($name))?
+            };
+        }
+        Ok(Self {
+            runs: open!(RUNS),
+            state: open!(STATE),
+            usage: open!(USAGE),
+            freed: open!(FREED),
+            account: open!(ACCOUNT),
+            ranges: open!(RANGES),
+            orig: open!(ORIG),
+            flow: open!(FLOW),
+            veth: open!(VETH),
+        })
+    }
+
+    /// Makes a run's counters if it has none; those of a run that's adopted stay as they are.
+    pub(super) fn make_counters(&mut self, number: u64) -> Result<(), GateError> {
+        let none = Usage::default().to_bytes();
+        or_there(self.usage.insert(number, none, NO_EXIST)).map_err(failed(USAGE))?;
+        let none = Freed::default().to_bytes();
+        or_there(self.freed.insert(number, none, NO_EXIST)).map_err(failed(FREED))?;
+        let cpus = nr_cpus().map_err(|(_, source)| GateError::Host { what: "the number of CPUs", source })?;
+        let none = PerCpuValues::try_from(vec![[0; 6]; cpus])
+            .map_err(|source| GateError::Host { what: "the number of CPUs", source })?;
+        or_there(self.account.insert(number, none, NO_EXIST)).map_err(failed(ACCOUNT))
+    }
+
+    pub(super) fn set_state(&mut self, number: u64, state: &State) -> Result<(), GateError> {
+        self.state.insert(number, state.to_bytes(), 0).map_err(failed(STATE))
+    }
+
+    pub(super) fn state(&self, number: u64) -> Option<State> {
+        self.state.get(&number, 0).ok().map(|bytes| State::from_bytes(&bytes))
+    }
+
+    pub(super) fn set_run(&mut self, netns: u64, number: u64, addr: Ipv4Addr) -> Result<(), GateError> {
+        let run = Run { number, addr: network_order(addr), pad: 0 };
+        self.runs.insert(netns, run.to_bytes(), 0).map_err(failed(RUNS))
+    }
+
+    pub(super) fn set_veth(&mut self, number: u64, veth: &crate::netns::Veth) -> Result<(), GateError> {
+        let value = Veth {
+            run: number,
+            addr: network_order(veth.addr),
+            mac: veth.mac,
+            gateway_mac: veth.gateway_mac,
+        };
+        self.veth.insert(veth.ifindex, value.to_bytes(), 0).map_err(failed(VETH))
+    }
+
+    pub(super) fn set_ranges(&mut self, number: u64, ranges: &[Range]) -> Result<(), GateError> {
+        self.remove_ranges(number)?;
+        for range in ranges {
+            let key = RangeKey { run: number.to_ne_bytes(), addr: range.addr.octets() };
+            let key = Key::new(64 + u32::from(range.prefix.min(32)), key.to_bytes());
+            self.ranges.insert(&key, 1, 0).map_err(failed(RANGES))?;
+        }
+        Ok(())
+    }
+
+    fn remove_ranges(&mut self, number: u64) -> Result<(), GateError> {
+        let of_run =
+            |key: &Key<[u8; RangeKey::LEN]>| RangeKey::from_bytes(&key.data()).run == number.to_ne_bytes();
+        let keys: Vec<_> = self.ranges.keys().flatten().filter(of_run).collect();
+        for key in keys {
+            or_gone(self.ranges.remove(&key)).map_err(failed(RANGES))?;
+        }
+        Ok(())
+    }
+
+    /// From here on every hook answers EPERM to this namespace.
+    pub(super) fn remove_run(&mut self, netns: u64) -> Result<(), GateError> {
+        or_gone(self.runs.remove(&netns)).map_err(failed(RUNS))
+    }
+
+    pub(super) fn remove_veth(&mut self, ifindex: u32) -> Result<(), GateError> {
+        or_gone(self.veth.remove(&ifindex)).map_err(failed(VETH))
+    }
+
+    /// Removes what a run has left behind in every table but RUNS and VETH.
+    pub(super) fn purge(&mut self, number: u64) -> Result<(), GateError> {
+        let of_run = |bytes: [u8; FlowRecord::LEN]| FlowRecord::from_bytes(&bytes).run == number;
+        remove_where(&mut self.flow, of_run).map_err(failed(FLOW))?;
+        remove_where(&mut self.orig, |bytes| Origin::from_bytes(&bytes).run == number)
+            .map_err(failed(ORIG))?;
+        self.remove_ranges(number)?;
+        or_gone(self.state.remove(&number)).map_err(failed(STATE))?;
+        or_gone(self.usage.remove(&number)).map_err(failed(USAGE))?;
+        or_gone(self.freed.remove(&number)).map_err(failed(FREED))?;
+        or_gone(self.account.remove(&number)).map_err(failed(ACCOUNT))
+    }
+
+    /// Numbers of runs that the tables know, other than those given.
+    pub(super) fn strangers(&self, known: &[u64]) -> Vec<u64> {
+        self.state.keys().flatten().filter(|number| *number != 0 && !known.contains(number)).collect()
+    }
+
+    /// Entries of RUNS and VETH that belong to other runs than those given.
+    pub(super) fn remove_strangers(&mut self, known: &[u64]) -> Result<(), GateError> {
+        remove_where(&mut self.runs, |bytes| !known.contains(&Run::from_bytes(&bytes).number))
+            .map_err(failed(RUNS))?;
+        remove_where(&mut self.veth, |bytes| !known.contains(&Veth::from_bytes(&bytes).run))
+            .map_err(failed(VETH))?;
+        for number in self.strangers(known) {
+            self.purge(number)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes flows that have no connection any more: `alive` says which still have one.
+    pub(super) fn sweep_flows(&mut self, alive: impl Fn(&FlowKey) -> bool) -> Result<u64, GateError> {
+        let dead: Vec<_> = self
+            .flow
+            .iter()
+            .flatten()
+            .filter(|(key, _)| !alive(&FlowKey::from_bytes(key)))
+            .map(|(key, value)| (key, FlowRecord::from_bytes(&value)))
+            .collect();
+        let mut freed = 0;
+        for (key, record) in dead {
+            // Only the very flow that was found dead: its port may have been used again since.
+            let same =
+                self.flow.get(&key, 0).is_ok_and(|now| FlowRecord::from_bytes(&now).cookie == record.cookie);
+            if same && self.flow.remove(&key).is_ok() {
+                freed += 1;
+                self.add_freed(record.run, 1, 0)?;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Gives places back to a run, if it's still there.
+    pub(super) fn add_freed(&mut self, number: u64, flows: u64, folds: u64) -> Result<(), GateError> {
+        let Ok(bytes) = self.freed.get(&number, 0) else { return Ok(()) };
+        let mut freed = Freed::from_bytes(&bytes);
+        freed.flows = freed.flows.wrapping_add(flows);
+        freed.folds = freed.folds.wrapping_add(folds);
+        self.freed.insert(number, freed.to_bytes(), 0).map_err(failed(FREED))
+    }
+
+    pub(super) fn accounts(&self) -> Vec<(u64, Account)> {
+        let numbers: Vec<u64> = self.account.keys().flatten().collect();
+        numbers.into_iter().filter_map(|number| Some((number, self.account(number)?))).collect()
+    }
+
+    pub(super) fn usage(&self, number: u64) -> Option<(Usage, Freed)> {
+        let usage = Usage::from_bytes(&self.usage.get(&number, 0).ok()?);
+        let freed = self.freed.get(&number, 0).map(|bytes| Freed::from_bytes(&bytes)).unwrap_or_default();
+        Some((usage, freed))
+    }
+
+    pub(super) fn account(&self, number: u64) -> Option<Account> {
+        sum(&self.account, number)
+    }
+}
+
+/// Adds up a run's accounts over all CPUs.
+fn sum(map: &PerCpuHashMap<MapData, u64, [u64; 6]>, number: u64) -> Option<Account> {
+    let values = map.get(&number, 0).ok()?;
+    let mut total = Account::default();
+    for [events, delivered, folded, lost, ..] in values.iter() {
+        total.total = total.total.wrapping_add(*events);
+        total.delivered = total.delivered.wrapping_add(*delivered);
+        total.folded = total.folded.wrapping_add(*folded);
+        total.lost = total.lost.wrapping_add(*lost);
+    }
+    Some(total)
+}
+
+fn remove_where<K: Pod + std::fmt::Debug, const N: usize>(
+    map: &mut Hash<K, N>,
+    condemned: impl Fn([u8; N]) -> bool,
+) -> Result<(), MapError> {
+    let keys: Vec<K> =
+        map.iter().flatten().filter(|(_, value)| condemned(*value)).map(|(key, _)| key).collect();
+    for key in keys {
+        or_gone(map.remove(key.borrow()))?;
+    }
+    Ok(())
+}
+
+/// An address as the maps hold it.
+pub(crate) fn network_order(addr: Ipv4Addr) -> u32 {
+    u32::from_ne_bytes(addr.octets())
+}

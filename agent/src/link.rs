@@ -1,0 +1,295 @@
+//! The agent's end of the link to the gateway (SEQPACKET on `link.sock`).
+//!
+//! Takes the gateway's connection, records and questions; gives it its setup, policies and runs, all of them
+//! again on each connection. A gateway that was taken over can append activity of live runs and nothing else:
+//! it can't speak as the kernel, write events, name ended runs or change what was written.
+//!
+//! Architecture invariant: nothing the gateway sends chooses a path, a process to start or a kernel object.
+
+mod memory;
+mod session;
+mod socket;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use strait_contract::{
+    ids::RunId,
+    message::{PolicyFile, Setup, ToGateway},
+    names,
+    run::RunInfo,
+    seqpacket::{self, LinkError},
+};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::{activity::Processes, instance::Instance, listeners::Listeners, log::Log};
+
+/// How long a gateway may take to compile policies.
+const COMPILE_WITHIN: Duration = Duration::from_secs(30);
+
+/// What the link's server works with.
+pub struct Parts {
+    /// Where records go.
+    pub log: Log,
+    /// Who is behind a process id.
+    pub processes: Processes,
+    /// The listeners for gateways that have none.
+    pub listeners: Listeners,
+    /// The setup of a gateway that starts, with a fresh intermediate; an error is told in the log.
+    pub setup: Box<dyn Fn() -> Result<Setup, String> + Send + Sync>,
+    /// Synthetic names a run may have ([`strait_contract::message::Limits::names_per_run`]).
+    pub names_per_run: u32,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts").finish_non_exhaustive()
+    }
+}
+
+/// The link's server; clones share it.
+#[derive(Clone, Debug)]
+pub struct Link(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    parts: Parts,
+    gateway_uid: u32,
+    state: Mutex<State>,
+    /// Process id of the connected gateway.
+    gateway: watch::Sender<Option<u32>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    outbox: Option<(u64, mpsc::UnboundedSender<Packet>)>,
+    connections: u64,
+    runs: BTreeMap<RunId, Announced>,
+    policy: Option<Policy>,
+    /// Sent but not yet compiled.
+    candidate: Option<Candidate>,
+    epoch: u64,
+}
+
+/// A run the gateway is told of, with the memory of its names.
+#[derive(Debug)]
+struct Announced {
+    info: RunInfo,
+    names: Arc<OwnedFd>,
+}
+
+/// Policies as they go over the link.
+#[derive(Clone, Debug)]
+struct Policy {
+    epoch: u64,
+    digest: String,
+    text: Arc<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Candidate {
+    policy: Policy,
+    outcome: oneshot::Sender<Result<(), String>>,
+}
+
+/// One packet on its way to the gateway.
+#[derive(Debug)]
+struct Packet {
+    bytes: Vec<u8>,
+    fds: Vec<Arc<OwnedFd>>,
+}
+
+impl Packet {
+    fn new(message: &ToGateway, fds: Vec<Arc<OwnedFd>>) -> Result<Self, LinkError> {
+        Ok(Self { bytes: seqpacket::encode(message)?, fds })
+    }
+}
+
+/// Why the link can't do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The socket can't be made.
+    #[error("`{path}` can't be served: {source}")]
+    Socket {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Memory to hand over can't be made.
+    #[error("memory for {what} can't be made: {source}")]
+    Memory {
+        /// For what.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A message doesn't fit the link.
+    #[error(transparent)]
+    Message(#[from] LinkError),
+}
+
+/// How far new policies have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The gateway decides by them.
+    Live {
+        /// Their epoch.
+        epoch: u64,
+    },
+    /// No gateway is connected: the next one starts with them.
+    AtNextStart {
+        /// Their epoch.
+        epoch: u64,
+    },
+}
+
+/// Why new policies aren't live; the last good ones stay.
+#[derive(Debug, thiserror::Error)]
+pub enum NotApplied {
+    /// The gateway refused them.
+    #[error("the gateway refused the policies, the last good ones stay: {0}")]
+    Refused(String),
+    /// It didn't answer.
+    #[error("the gateway did not compile the policies within {} s, the last good ones stay", COMPILE_WITHIN.as_secs())]
+    Late,
+    /// They can't be handed over.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+impl Link {
+    /// Serves `link.sock` of the instance: 0600, owned by the gateway's user. Call it within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`ServeError::Socket`].
+    pub fn serve(instance: &Instance, parts: Parts) -> Result<Self, ServeError> {
+        let path = instance.link_socket();
+        let listener = socket::listen(&path, instance.gateway_uid, instance.gateway_gid)
+            .map_err(|source| ServeError::Socket { path, source })?;
+        let link = Self(Arc::new(Shared {
+            parts,
+            gateway_uid: instance.gateway_uid,
+            state: Mutex::default(),
+            gateway: watch::Sender::new(None),
+        }));
+        tokio::spawn(session::accept(listener, link.clone()));
+        Ok(link)
+    }
+
+    /// Announces a run, now and to every later gateway. The memory of its names is made, sealed and kept here.
+    /// Open its chain in the log before.
+    ///
+    /// # Errors
+    /// [`ServeError::Memory`]; the run isn't announced then.
+    pub fn run_started(&self, info: RunInfo) -> Result<(), ServeError> {
+        let slots = usize::try_from(self.0.parts.names_per_run.min(names::MAX_NAMES)).unwrap_or(0);
+        let memory = memory::sized(info.id.as_str(), slots * names::SLOT)
+            .map_err(|source| ServeError::Memory { what: "names", source })?;
+        let names = Arc::new(memory);
+        let packet = Packet::new(&ToGateway::RunStarted(info.clone()), vec![Arc::clone(&names)])?;
+        let mut state = self.state();
+        state.runs.insert(info.id.clone(), Announced { info, names });
+        state.send(packet);
+        Ok(())
+    }
+
+    /// Tells the gateway that a run is over: it closes the run's connections and writes their last records, for
+    /// which the run's chain stays open a little ([`Log::close_run`]).
+    pub fn run_ended(&self, id: &RunId) {
+        let mut state = self.state();
+        state.runs.remove(id);
+        if let Ok(packet) = Packet::new(&ToGateway::RunEnded(id.clone()), Vec::new()) {
+            state.send(packet);
+        }
+    }
+
+    /// Makes policies live: hands them to the gateway, waits until it has compiled them, and has their digest
+    /// written into records from then on.
+    ///
+    /// # Errors
+    /// See [`NotApplied`]; the last good policies stay.
+    pub async fn set_policy(&self, files: &[PolicyFile], digest: String) -> Result<Applied, NotApplied> {
+        let text = postcard::to_stdvec(files).map_err(LinkError::Malformed).map_err(ServeError::Message)?;
+        let text = memory::sealed("policies", &text)
+            .map_err(|source| ServeError::Memory { what: "policies", source })?;
+        let (outcome, answer) = oneshot::channel();
+        let (policy, connected) = {
+            let mut state = self.state();
+            state.epoch += 1;
+            let policy = Policy { epoch: state.epoch, digest, text: Arc::new(text) };
+            let connected = state.outbox.is_some();
+            if connected {
+                state.send(policy.packet().map_err(ServeError::Message)?);
+                state.candidate = Some(Candidate { policy: policy.clone(), outcome });
+            }
+            (policy, connected)
+        };
+        let epoch = policy.epoch;
+        if !connected {
+            return Ok(self.adopt(policy, Applied::AtNextStart { epoch }).await);
+        }
+        match tokio::time::timeout(COMPILE_WITHIN, answer).await {
+            Ok(Ok(Ok(()))) => Ok(self.adopt(policy, Applied::Live { epoch }).await),
+            Ok(Ok(Err(why))) => Err(NotApplied::Refused(why)),
+            // The gateway went away before it answered: the next one starts with these.
+            Ok(Err(_)) => Ok(self.adopt(policy, Applied::AtNextStart { epoch }).await),
+            Err(_) => Err(NotApplied::Late),
+        }
+    }
+
+    async fn adopt(&self, policy: Policy, applied: Applied) -> Applied {
+        self.0.parts.log.set_policy(policy.digest.clone()).await;
+        let mut state = self.state();
+        if state.policy.as_ref().is_none_or(|current| current.epoch < policy.epoch) {
+            // A gateway that came while these were on their way hasn't got them.
+            let missed = matches!(applied, Applied::AtNextStart { .. });
+            if missed && let Ok(packet) = policy.packet() {
+                state.send(packet);
+            }
+            state.policy = Some(policy);
+        }
+        applied
+    }
+
+    /// Whether a gateway is connected.
+    pub fn gateway_alive(&self) -> bool {
+        self.0.gateway.borrow().is_some()
+    }
+
+    /// Process id of the connected gateway, and its changes.
+    pub fn gateway(&self) -> watch::Receiver<Option<u32>> {
+        self.0.gateway.subscribe()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn send(&self, packet: Packet) {
+        if let Some((_, outbox)) = &self.outbox {
+            // A closed outbox belongs to a link that is going down; the next one gets everything.
+            let _ = outbox.send(packet);
+        }
+    }
+}
+
+impl Policy {
+    fn packet(&self) -> Result<Packet, LinkError> {
+        let message = ToGateway::Policy { epoch: self.epoch, digest: self.digest.clone() };
+        // A reader of a shared descriptor would start where the last one stopped.
+        let text = memory::reopened(&self.text)?;
+        Packet::new(&message, vec![Arc::new(text)])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,369 @@
+use std::{
+    fs,
+    os::fd::AsFd as _,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use strait_contract::{
+    CONTRACT,
+    message::{Intermediate, Limits, MAX_PACKET, Resolver, Secret, ToAgent},
+    record::{Activity, Body, Decision, Destination, Event, Kind, Phase, Record, Source, Unrecorded},
+};
+
+use super::*;
+use crate::{
+    child::Program,
+    log::{self, Options, RunMeta},
+};
+
+/// A user that is neither root nor anyone else's in these tests.
+const GATEWAY: u32 = 64_777;
+
+struct Rig {
+    dir: tempfile::TempDir,
+    instance: Instance,
+    log: Log,
+    link: Link,
+}
+
+impl Rig {
+    /// A served link whose gateway user is `uid`.
+    fn new(uid: u32) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut instance = Instance::standard("t".parse().unwrap());
+        instance.run_dir = dir.path().to_owned();
+        instance.state_dir = dir.path().join("state");
+        instance.gateway_uid = uid;
+        instance.gateway_gid = uid;
+        let log = Log::open(Options {
+            group: None,
+            closing: Duration::from_millis(20),
+            ..Options::for_instance(&instance)
+        })
+        .unwrap();
+        let parts = Parts {
+            log: log.clone(),
+            processes: Processes::new(&instance),
+            listeners: Listeners::new(
+                &instance,
+                Path::new("/nonexistent"),
+                Program::at(Path::new("/nonexistent")),
+            ),
+            setup: Box::new(|| Ok(setup())),
+            names_per_run: 16,
+        };
+        let link = Link::serve(&instance, parts).unwrap();
+        Self { dir, instance, log, link }
+    }
+
+    async fn start_run(&self, name: &str) {
+        let meta =
+            RunMeta { id: name.parse().unwrap(), agent: "coder".parse().unwrap(), version: "1".into() };
+        self.log.open_run(meta).await.unwrap();
+        self.link.run_started(info(name)).unwrap();
+    }
+
+    fn gateway(&self) -> FakeGateway {
+        FakeGateway::dial(&self.instance.link_socket()).unwrap()
+    }
+
+    async fn greeted(&self) -> FakeGateway {
+        let mut gateway = self.gateway();
+        gateway.hello(CONTRACT);
+        assert!(matches!(gateway.next().await, Some((ToGateway::Setup(_), fds)) if fds.is_empty()));
+        gateway
+    }
+
+    fn host_log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("state/host/log.jsonl")).unwrap_or_default()
+    }
+}
+
+fn info(name: &str) -> RunInfo {
+    RunInfo {
+        id: name.parse().unwrap(),
+        number: 1,
+        addr: [10, 203, 0, 2].into(),
+        agent: "coder".parse().unwrap(),
+        version: "1".into(),
+        started_by: "ann".into(),
+        labels: Vec::new(),
+        addresses: Vec::new(),
+    }
+}
+
+fn setup() -> Setup {
+    Setup {
+        gateway: [10, 203, 0, 1].into(),
+        resolver: Resolver::System,
+        proxy: None,
+        hosts: Vec::new(),
+        passthrough: Vec::new(),
+        doh: Vec::new(),
+        anchors: String::new(),
+        system_anchors: true,
+        ca: Intermediate { chain: String::new(), key: Secret::new(String::new()) },
+        limits: Limits::default(),
+    }
+}
+
+fn activity(run: Option<&str>, source: Source) -> Record {
+    Record {
+        phase: Some(Phase::Decided),
+        ..log::record(
+            run.map(|run| run.parse().unwrap()),
+            Body::Activity(Box::new(Activity {
+                source,
+                kind: Kind::Connect,
+                decision: Decision::Deny,
+                code: None,
+                reason: None,
+                rules: Vec::new(),
+                dst: Destination::default(),
+                proto: "tcp".into(),
+                via: String::new(),
+                request: None,
+                dns: None,
+                stream: None,
+                process: None,
+                cookie: None,
+                count: 1,
+                duration_us: None,
+            })),
+        )
+    }
+}
+
+/// The gateway's end, spoken by hand.
+struct FakeGateway(OwnedFd);
+
+impl FakeGateway {
+    fn dial(path: &Path) -> io::Result<Self> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Self(socket))
+    }
+
+    fn send(&self, message: &ToAgent) {
+        seqpacket::send(self.0.as_fd(), &seqpacket::encode(message).unwrap(), &[]).unwrap();
+    }
+
+    fn hello(&self, contract: &str) {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        self.send(&ToAgent::Hello { version, contract: contract.to_owned(), has_listeners: true });
+    }
+
+    /// The next message; `None` if the agent closed the link.
+    async fn next(&mut self) -> Option<(ToGateway, Vec<OwnedFd>)> {
+        let mut buffer = vec![0; MAX_PACKET];
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match seqpacket::receive(self.0.as_fd(), &mut buffer) {
+                Ok(received) => return Some(received),
+                Err(error) if error.would_block() => {
+                    assert!(Instant::now() < deadline, "the agent says nothing");
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                Err(LinkError::Closed) => return None,
+                Err(LinkError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    async fn recorded(&mut self, batch: u64, records: Vec<Record>) -> Option<Unrecorded> {
+        self.send(&ToAgent::Records { batch, records });
+        match self.next().await {
+            Some((ToGateway::Recorded { batch: answered, refused }, _)) if answered == batch => refused,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_is_given_setup_policy_and_runs_on_every_connection() {
+    let rig = Rig::new(0);
+    rig.start_run("r1").await;
+    let files = vec![PolicyFile { name: "a.cedar".into(), guardrail: false, text: "permit(…)".into() }];
+    assert_eq!(rig.link.set_policy(&files, "d1".into()).await.unwrap(), Applied::AtNextStart { epoch: 1 });
+    for _ in 0..2 {
+        let mut gateway = rig.greeted().await;
+        let Some((ToGateway::Policy { epoch: 1, digest }, fds)) = gateway.next().await else { panic!() };
+        assert_eq!(digest, "d1");
+        let mut text = Vec::new();
+        let mut file = fs::File::from(fds.into_iter().next().unwrap());
+        io::Read::read_to_end(&mut file, &mut text).unwrap();
+        assert_eq!(postcard::from_bytes::<Vec<PolicyFile>>(&text).unwrap(), files);
+        assert!(io::Write::write_all(&mut file, b"x").is_err(), "sealed");
+        let Some((ToGateway::RunStarted(run), fds)) = gateway.next().await else { panic!() };
+        assert_eq!(run, info("r1"));
+        let names = fs::File::from(fds.into_iter().next().unwrap());
+        assert_eq!(names.metadata().unwrap().len(), 16 * 256);
+        assert!(names.set_len(1 << 30).is_err(), "its size is fixed");
+        assert!(rig.link.gateway_alive());
+        assert_eq!(*rig.link.gateway().borrow(), Some(std::process::id()));
+        drop(gateway);
+        rig.link.gateway().wait_for(Option::is_none).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_written_to_the_names_of_a_run_is_there_for_the_next_gateway() {
+    use std::os::unix::fs::FileExt as _;
+    let rig = Rig::new(0);
+    rig.start_run("r1").await;
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let mut gateway = rig.greeted().await;
+        let Some((ToGateway::RunStarted(_), fds)) = gateway.next().await else { panic!() };
+        let names = fs::File::from(fds.into_iter().next().unwrap());
+        let mut byte = [0];
+        names.read_at(&mut byte, 300).unwrap();
+        seen.push(byte[0]);
+        names.write_at(&[7], 300).unwrap();
+    }
+    assert_eq!(seen, [0, 7]);
+}
+
+#[tokio::test]
+async fn records_are_acknowledged_when_they_are_in_the_file() {
+    let rig = Rig::new(0);
+    rig.start_run("r1").await;
+    let mut gateway = rig.greeted().await;
+    gateway.next().await.unwrap();
+    assert_eq!(gateway.recorded(7, vec![activity(Some("r1"), Source::Gateway); 3]).await, None);
+    let text = fs::read_to_string(rig.dir.path().join("state/runs/r1/log.jsonl")).unwrap();
+    assert_eq!(text.lines().count(), 3);
+    assert_eq!(
+        gateway.recorded(8, vec![activity(Some("unknown"), Source::Gateway)]).await,
+        Some(Unrecorded::Run)
+    );
+    assert_eq!(gateway.recorded(9, vec![activity(None, Source::Gateway)]).await, None);
+    assert!(rig.host_log().contains("\"source\":\"gateway\""));
+    rig.link.run_ended(&"r1".parse().unwrap());
+    assert!(matches!(gateway.next().await, Some((ToGateway::RunEnded(_), _))));
+    rig.log.close_run("r1".parse().unwrap()).await;
+    assert_eq!(
+        gateway.recorded(10, vec![activity(Some("r1"), Source::Gateway)]).await,
+        Some(Unrecorded::Run)
+    );
+}
+
+/// What a gateway that was taken over may not do: speak as the kernel, write events, send descriptors.
+#[tokio::test]
+async fn a_gateway_that_writes_what_it_must_not_is_cut_off_and_nothing_is_written() {
+    let rig = Rig::new(0);
+    rig.start_run("r1").await;
+    let event = log::record(
+        Some("r1".parse().unwrap()),
+        Body::Event(Event { name: "run.ended".into(), facts: Vec::new() }),
+    );
+    let cases = [
+        vec![activity(Some("r1"), Source::Kernel)],
+        vec![activity(Some("r1"), Source::Gateway), event],
+        vec![activity(Some("r1"), Source::Gateway); 65],
+    ];
+    for records in cases {
+        let mut gateway = rig.greeted().await;
+        gateway.next().await.unwrap();
+        gateway.send(&ToAgent::Records { batch: 1, records });
+        assert!(gateway.next().await.is_none(), "cut off");
+    }
+    let mut gateway = rig.greeted().await;
+    gateway.next().await.unwrap();
+    let message = ToAgent::WhoIs { ticket: 1, run: "r1".parse().unwrap(), tgid: 1 };
+    let null = fs::File::open("/dev/null").unwrap();
+    seqpacket::send(gateway.0.as_fd(), &seqpacket::encode(&message).unwrap(), &[null.as_fd()]).unwrap();
+    assert!(gateway.next().await.is_none(), "cut off");
+    assert!(!rig.dir.path().join("state/runs/r1/log.jsonl").exists());
+    while rig.host_log().matches("link.violation").count() < 4 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The same words from a gateway that behaves: positive control.
+    let mut gateway = rig.greeted().await;
+    gateway.next().await.unwrap();
+    assert_eq!(gateway.recorded(1, vec![activity(Some("r1"), Source::Gateway); 64]).await, None);
+}
+
+#[tokio::test]
+async fn lookups_from_nowhere_cannot_flood_the_hosts_log() {
+    let rig = Rig::new(0);
+    let mut gateway = rig.greeted().await;
+    assert_eq!(gateway.recorded(1, vec![activity(None, Source::Gateway); 50]).await, None);
+    assert_eq!(gateway.recorded(2, vec![activity(None, Source::Gateway)]).await, Some(Unrecorded::Quota));
+}
+
+#[tokio::test]
+async fn another_release_and_another_user_are_refused() {
+    let rig = Rig::new(0);
+    let mut other = rig.gateway();
+    other.hello("0000000000000000");
+    assert!(other.next().await.is_none());
+    let mut garbage = rig.gateway();
+    seqpacket::send(garbage.0.as_fd(), b"\xff\xff\xff", &[]).unwrap();
+    assert!(garbage.next().await.is_none());
+    rig.greeted().await;
+
+    let rig = Rig::new(GATEWAY);
+    let path = rig.instance.link_socket();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let dial_as = |uid: u32, path: PathBuf| {
+        // Ids of a single thread: the kernel looks at the thread that connects.
+        std::thread::spawn(move || {
+            let uid = rustix::fs::Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            FakeGateway::dial(&path)
+        })
+        .join()
+        .unwrap()
+    };
+    let mut own = dial_as(GATEWAY, path.clone()).unwrap();
+    own.hello(CONTRACT);
+    assert!(own.next().await.is_some(), "positive control");
+    let stranger = dial_as(65_533, path.clone()).err().map(|error| error.kind());
+    assert_eq!(stranger, Some(io::ErrorKind::PermissionDenied));
+    let mut root = FakeGateway::dial(&path).unwrap();
+    assert!(root.next().await.is_none(), "whoever gets past the mode is refused by its user id");
+    while !rig.host_log().contains("link.refused") {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn policies_are_live_once_compiled_and_the_last_good_ones_stay() {
+    let rig = Rig::new(0);
+    rig.start_run("r1").await;
+    let mut gateway = rig.greeted().await;
+    gateway.next().await.unwrap();
+    for (digest, refused, live) in [("good", None, true), ("bad", Some("no".to_owned()), false)] {
+        let setting = tokio::spawn({
+            let link = rig.link.clone();
+            async move { link.set_policy(&[], digest.into()).await }
+        });
+        let Some((ToGateway::Policy { epoch, .. }, _)) = gateway.next().await else { panic!() };
+        gateway.send(&ToAgent::PolicyCompiled { epoch, refused });
+        let outcome = setting.await.unwrap();
+        assert_eq!(matches!(outcome, Ok(Applied::Live { .. })), live, "{outcome:?}");
+    }
+    assert_eq!(gateway.recorded(1, vec![activity(Some("r1"), Source::Gateway)]).await, None);
+    let text = fs::read_to_string(rig.dir.path().join("state/runs/r1/log.jsonl")).unwrap();
+    assert!(text.contains("\"policy\":\"good\""), "{text}");
+    let mut next = rig.greeted().await;
+    let Some((ToGateway::Policy { digest, .. }, _)) = next.next().await else { panic!() };
+    assert_eq!(digest, "good", "what a new gateway is given");
+}
+
+#[tokio::test]
+async fn nothing_is_told_of_processes_outside_the_run() {
+    let rig = Rig::new(0);
+    rig.start_run("r1").await;
+    let mut gateway = rig.greeted().await;
+    gateway.next().await.unwrap();
+    gateway.send(&ToAgent::WhoIs { ticket: 5, run: "r1".parse().unwrap(), tgid: std::process::id() });
+    let answer = gateway.next().await;
+    assert!(matches!(answer, Some((ToGateway::Process { ticket: 5, process: None }, _))), "{answer:?}");
+}

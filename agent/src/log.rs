@@ -1,0 +1,296 @@
+//! The log: one hash-chained file of JSON lines per run, and one for the host.
+//!
+//! Takes records from the gateway and the agent's own parts; gives an acknowledgement once every record of a
+//! batch is in its file, or refuses the whole batch. Two threads do the work: the writer owns the chains and
+//! appends each group with one `write` per run; the syncer makes them durable in groups at most
+//! [`Options::sync_every`] apart and writes the signed head.
+//!
+//! A line is a JSON object whose last two members are `prev` and `hash`; `hash` is the SHA-256, in lower-case
+//! hex, over the line's bytes before `,"hash":"`. `prev` is the hash of the line before; the first line's is the
+//! digest of the chain's name ([`chain_start`]).
+//!
+//! Architecture invariant: nothing but this module writes below `runs/` and `host/`, and nothing here decides.
+
+mod chain;
+mod head;
+mod key;
+mod line;
+pub mod read;
+mod sync;
+pub mod verify;
+mod writer;
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use strait_contract::{
+    ids::{AgentName, RecordId, RunId},
+    record::{Body, Event, Record, Unrecorded},
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::instance::Instance;
+
+pub use chain::chain_start;
+pub use key::{HostKey, KeyError};
+
+/// How the log works; sizes in bytes.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Folder that holds `runs/`, `host/` and `keys/`.
+    pub state_dir: PathBuf,
+    /// Group that may read records; `None` leaves them to root.
+    pub group: Option<u32>,
+    /// Size at which a file is sealed and the next begun.
+    pub segment_bytes: u64,
+    /// Longest time between a write and its sync: the window of a power cut.
+    pub sync_every: Duration,
+    /// Records a second that one run may write on average; twice as many at once.
+    pub records_per_second: u32,
+    /// Files kept open.
+    pub open_files: usize,
+    /// How long after its end a run's last records are still taken.
+    pub closing: Duration,
+}
+
+impl Options {
+    /// The defaults for an instance.
+    pub fn for_instance(instance: &Instance) -> Self {
+        let group = nix::unistd::Group::from_name("strait-audit").ok().flatten();
+        Self {
+            state_dir: instance.state_dir.clone(),
+            group: group.map(|group| group.gid.as_raw()),
+            segment_bytes: 64 * 1024 * 1024,
+            sync_every: Duration::from_millis(20),
+            records_per_second: 100_000,
+            open_files: 256,
+            closing: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Why the log could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// A folder or file of the log can't be used.
+    #[error("`{path}` can't be used for records: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another agent writes this log.
+    #[error("another strait-agent writes the records in `{0}`: stop it first")]
+    Locked(PathBuf),
+    /// The host's signing key can't be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A thread could not be started.
+    #[error("the log's thread can't be started: {0}")]
+    Thread(io::Error),
+    /// What is on disk doesn't continue the chain: it was changed by someone else.
+    #[error("the records in `{path}` don't hold together at line {line}: see `strait log verify`")]
+    Damaged {
+        /// The chain's folder.
+        path: PathBuf,
+        /// First line that doesn't fit, counting from 1 over all segments.
+        line: u64,
+    },
+}
+
+/// What the log must know of a run to write its lines.
+#[derive(Clone, Debug)]
+pub struct RunMeta {
+    /// The run.
+    pub id: RunId,
+    /// Its agent.
+    pub agent: AgentName,
+    /// Its agent's version.
+    pub version: String,
+}
+
+/// A handle on the log; clones share it.
+#[derive(Clone, Debug)]
+pub struct Log {
+    commands: mpsc::Sender<Command>,
+    closing: Duration,
+    threads: Arc<Threads>,
+}
+
+#[derive(Debug)]
+struct Threads(std::sync::Mutex<Vec<JoinHandle<()>>>);
+
+/// What the writer thread is asked to do.
+#[derive(Debug)]
+enum Command {
+    Append(Append),
+    Open { meta: RunMeta, reply: oneshot::Sender<Result<Opened, LogError>> },
+    Closing(RunId),
+    Close { id: RunId, reply: oneshot::Sender<Result<(), Unrecorded>> },
+    Policy(String),
+    Stop,
+}
+
+/// A batch of records and where to say what became of it.
+#[derive(Debug)]
+struct Append {
+    records: Vec<Record>,
+    /// Whether the answer waits for the sync.
+    synced: bool,
+    reply: oneshot::Sender<Result<(), Unrecorded>>,
+}
+
+/// What was found when a run's chain was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Lines that were there already.
+    pub lines: u64,
+    /// Bytes of a half-written last line that were cut.
+    pub cut: u64,
+}
+
+/// A batch handed to the log whose outcome is still to come.
+#[derive(Debug)]
+pub struct Pending(oneshot::Receiver<Result<(), Unrecorded>>);
+
+impl Pending {
+    /// Waits for the outcome.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub async fn outcome(self) -> Result<(), Unrecorded> {
+        self.0.await.unwrap_or(Err(Unrecorded::Log))
+    }
+}
+
+impl Log {
+    /// Opens the log: makes folders and the host's key where missing, recovers the host's chain and starts the
+    /// threads.
+    ///
+    /// # Errors
+    /// See [`LogError`]; nothing is running then.
+    pub fn open(options: Options) -> Result<Self, LogError> {
+        let closing = options.closing;
+        let (commands, queue) = mpsc::channel(4096);
+        let handles = writer::start(options, queue)?;
+        Ok(Self { commands, closing, threads: Arc::new(Threads(std::sync::Mutex::new(handles))) })
+    }
+
+    /// Hands a batch to the writer, in the order of calls; waits only for room in the queue.
+    pub async fn submit(&self, records: Vec<Record>) -> Pending {
+        self.send(records, false).await
+    }
+
+    /// Writes a batch: returns when every record is in its file, where it survives a crash of the agent.
+    ///
+    /// # Errors
+    /// Nothing was written: [`Unrecorded::Log`] if the disk is full or broken, [`Unrecorded::Run`] if a record
+    /// names a run that isn't open, [`Unrecorded::Malformed`] if one breaks a bound, [`Unrecorded::Quota`] if a
+    /// run writes too fast.
+    pub async fn append(&self, records: Vec<Record>) -> Result<(), Unrecorded> {
+        self.send(records, false).await.outcome().await
+    }
+
+    /// As [`Log::append`], and waits until the records survive a power cut.
+    ///
+    /// # Errors
+    /// As [`Log::append`]. [`Unrecorded::Log`] may then also mean that they were written but not synced.
+    pub async fn append_synced(&self, records: Vec<Record>) -> Result<(), Unrecorded> {
+        self.send(records, true).await.outcome().await
+    }
+
+    /// Writes one event, synced. `run` is `None` for the host's chain.
+    ///
+    /// # Errors
+    /// As [`Log::append_synced`].
+    pub async fn event(
+        &self,
+        run: Option<RunId>,
+        name: &str,
+        facts: &[(&str, String)],
+    ) -> Result<(), Unrecorded> {
+        self.append_synced(vec![event(run, name, facts)]).await
+    }
+
+    async fn send(&self, records: Vec<Record>, synced: bool) -> Pending {
+        let (reply, answer) = oneshot::channel();
+        // A closed queue drops `reply`, which reads as `Unrecorded::Log`.
+        let _ = self.commands.send(Command::Append(Append { records, synced, reply })).await;
+        Pending(answer)
+    }
+
+    /// Opens a run's chain, new or from an earlier life of the agent; records for it are taken from now on.
+    ///
+    /// # Errors
+    /// The folder can't be made, or what is in it doesn't hold together.
+    pub async fn open_run(&self, meta: RunMeta) -> Result<Opened, LogError> {
+        let (reply, answer) = oneshot::channel();
+        let path = PathBuf::from(meta.id.as_str());
+        let _ = self.commands.send(Command::Open { meta, reply }).await;
+        answer
+            .await
+            .unwrap_or_else(|_| Err(LogError::File { path, source: io::ErrorKind::BrokenPipe.into() }))
+    }
+
+    /// Closes a run's chain: for [`Options::closing`] its last `done` records are still taken, then the chain is
+    /// synced and its head sealed. Returns when that is done.
+    pub async fn close_run(&self, id: RunId) {
+        let _ = self.commands.send(Command::Closing(id.clone())).await;
+        tokio::time::sleep(self.closing).await;
+        let (reply, answer) = oneshot::channel();
+        let _ = self.commands.send(Command::Close { id, reply }).await;
+        let _ = answer.await;
+    }
+
+    /// The digest of the policies in force, written into every record from now on.
+    pub async fn set_policy(&self, digest: String) {
+        let _ = self.commands.send(Command::Policy(digest)).await;
+    }
+
+    /// Stops the log after everything handed in so far is written and synced.
+    pub async fn shutdown(&self) {
+        let _ = self.commands.send(Command::Stop).await;
+        let threads = Arc::clone(&self.threads);
+        let _ = tokio::task::spawn_blocking(move || {
+            let handles =
+                std::mem::take(&mut *threads.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+            for handle in handles {
+                let _ = handle.join();
+            }
+        })
+        .await;
+    }
+}
+
+/// An event record of this moment.
+pub fn event(run: Option<RunId>, name: &str, facts: &[(&str, String)]) -> Record {
+    let facts = facts.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+    record(run, Body::Event(Event { name: name.to_owned(), facts }))
+}
+
+/// A record of this moment that isn't one of a call's two.
+pub fn record(run: Option<RunId>, body: Body) -> Record {
+    Record { id: RecordId::now(), run, phase: None, ts_ms: now_ms(), boot_ns: boot_ns(), body }
+}
+
+/// Unix time, milliseconds.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// `CLOCK_BOOTTIME`, nanoseconds.
+pub fn boot_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! Finds the runs of an earlier agent again, and clears away what is left of those that are over.
+//!
+//! To be called once, after the gate and the log are open and before anyone can start a run.
+
+use std::{fs, io, path::Path, sync::Arc};
+
+use strait_contract::ids::RunId;
+use tokio::task::spawn_blocking;
+
+use super::{
+    Run, Runs,
+    folder::Folder,
+    lifecycle::Reason,
+    live::{self, Live},
+    process::Process,
+    shim,
+};
+use crate::{
+    gate::{Admission, Quota},
+    log::RunMeta,
+    netns,
+};
+
+/// Why adoption could not begin. A single run that can't be adopted is cleared away instead.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// The files of live runs can't be listed.
+    #[error("the live runs of an earlier agent can't be listed")]
+    List(#[source] io::Error),
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Adopted {
+    /// Runs that go on.
+    pub adopted: usize,
+    /// Runs that are over; their end is recorded now.
+    pub ended: usize,
+}
+
+impl Runs {
+    /// Adopts what lives, records the end of what doesn't, removes what belongs to neither.
+    ///
+    /// # Errors
+    /// [`AdoptError`] if it can't be told what there is.
+    pub async fn adopt(self: &Arc<Self>) -> Result<Adopted, AdoptError> {
+        let boot = live::boot_id().map_err(AdoptError::List)?;
+        let all = Live::all(&self.parts.instance).map_err(AdoptError::List)?;
+        for live in &all {
+            self.state().pool.claim(live.addr);
+        }
+        let mut found = Adopted::default();
+        for live in all {
+            match self.shim_of(&live, &boot) {
+                Some(shim) => match self.take_up(&live).await {
+                    Ok(run) => {
+                        found.adopted += 1;
+                        self.follow(run, shim);
+                        continue;
+                    }
+                    Err(why) => {
+                        tracing::error!(run = %live.id, why, "a run can't be adopted and is ended");
+                        self.bury(live, None).await;
+                    }
+                },
+                None if live.boot != boot => self.bury(live, Some(Reason::Reboot)).await,
+                None => self.bury(live, None).await,
+            }
+            found.ended += 1;
+        }
+        self.clear_strays().await;
+        Ok(found)
+    }
+
+    /// The run's shim, if it lives in this boot.
+    fn shim_of(&self, live: &Live, boot: &str) -> Option<Process> {
+        if live.boot != boot {
+            return None;
+        }
+        live.shim.and_then(|shim| shim.open().ok().flatten())
+    }
+
+    /// Puts a run back under the gate, into the log and before the gateway.
+    async fn take_up(self: &Arc<Self>, live: &Live) -> Result<Arc<Run>, String> {
+        let admission = Admission {
+            run: live.id.clone(),
+            number: live.number,
+            netns_cookie: live.netns_cookie,
+            veth: live.veth(),
+            ranges: live.ranges(),
+            cgroup: self.hierarchies.of(&self.parts.instance, live.id.as_str()).path().to_owned(),
+            transparent: true,
+            quota: Quota::default(),
+        };
+        let info = live.info().map_err(|error| error.to_string())?;
+        let runs = Arc::clone(self);
+        let admitted = spawn_blocking(move || runs.parts.gate.admit(&admission)).await;
+        admitted.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        self.open_chain(live).await?;
+        self.parts.link.run_started(info).map_err(|error| error.to_string())?;
+        self.register(live.clone()).map_err(|error| error.to_string())
+    }
+
+    async fn open_chain(&self, live: &Live) -> Result<(), String> {
+        let agent = live.agent.parse().map_err(|error: strait_contract::ids::BadName| error.to_string())?;
+        let meta = RunMeta { id: live.id.clone(), agent, version: live.version.clone() };
+        self.parts.log.open_run(meta).await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    fn follow(self: &Arc<Self>, run: Arc<Run>, shim: Process) {
+        let runs = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = shim::wait_for(&shim).await {
+                tracing::warn!(run = %run.id(), %error, "a run's shim can't be watched");
+            }
+            let exit = shim::read_exit(&Folder::of(&runs.parts.instance, run.id().as_str()));
+            runs.finish(&run, exit).await;
+        });
+    }
+
+    /// Records the end of a run that is over and removes what is left.
+    async fn bury(self: &Arc<Self>, live: Live, reason: Option<Reason>) {
+        if let Err(why) = self.open_chain(&live).await {
+            tracing::error!(run = %live.id, why, "the log of a run that ended can't be opened");
+        }
+        let exit = shim::read_exit(&Folder::of(&self.parts.instance, live.id.as_str()));
+        let Ok(run) = self.register(live) else { return };
+        *run.asked() = reason;
+        self.finish(&run, exit).await;
+    }
+
+    /// Objects of runs that nobody knows: an agent that died between two steps.
+    async fn clear_strays(self: &Arc<Self>) {
+        let runs = Arc::clone(self);
+        let cleared = spawn_blocking(move || {
+            let known: Vec<RunId> = runs.state().runs.keys().cloned().collect();
+            let is_stray = |name: &str| name.parse::<RunId>().is_ok_and(|id| !known.contains(&id));
+            let instance = &runs.parts.instance;
+            for id in names(&instance.run_dir.join("runs")).iter().filter(|name| is_stray(name)) {
+                tell(id, Folder::of(instance, id).remove());
+                tell(id, runs.hierarchies.of(instance, id).remove());
+            }
+            for id in names(&instance.run_dir.join("netns")).iter().filter(|name| is_stray(name) && *name != "strait") {
+                if let Ok(run) = id.parse() {
+                    tell(id, netns::remove_run(instance, &run));
+                }
+            }
+            tell("all", runs.parts.gate.collect_garbage(&known));
+        });
+        // A panic in it was logged by the runtime; strays stay until the next start.
+        let _ = cleared.await;
+    }
+}
+
+fn tell<E: std::fmt::Display>(run: &str, done: Result<(), E>) {
+    if let Err(error) = done {
+        tracing::warn!(run, %error, "something of a run that is over stays");
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}

@@ -1,0 +1,50 @@
+//! The origin of bulk transfers: a thread per connection that writes zeros.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{TcpListener, TcpStream},
+    thread,
+};
+
+use anyhow::{Context, Result};
+
+pub(crate) fn run(listen: &str) -> Result<()> {
+    let listener = TcpListener::bind(listen).with_context(|| format!("`{listen}` can't be bound"))?;
+    for stream in listener.incoming() {
+        let stream = stream?;
+        // A client that goes away in the middle is its own business.
+        thread::spawn(move || answer(stream));
+    }
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut lines = BufReader::new(stream.try_clone()?).lines();
+    while let Some(line) = lines.next() {
+        let line = line?;
+        if let Some(length) = line.strip_prefix("BULK ") {
+            zeros(&mut stream, length.parse()?)?;
+        } else if let Some(path) = line.strip_prefix("GET /") {
+            let length: u64 = path.split(' ').next().context("no path")?.parse()?;
+            for header in lines.by_ref() {
+                if header?.is_empty() {
+                    break;
+                }
+            }
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n")?;
+            zeros(&mut stream, length)?;
+        }
+    }
+    Ok(())
+}
+
+fn zeros(stream: &mut TcpStream, mut length: u64) -> Result<()> {
+    let block = vec![0; 256 * 1024];
+    while length > 0 {
+        let part = usize::try_from(length).unwrap_or(usize::MAX).min(block.len());
+        stream.write_all(block.get(..part).unwrap_or(&block))?;
+        length -= u64::try_from(part)?;
+    }
+    Ok(())
+}

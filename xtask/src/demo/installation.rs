@@ -1,0 +1,203 @@
+//! An instance of Strait for the demo: its own names, folders, config and policies, beside an installed one.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::{
+    internet::{Internet, RESOLVER},
+    sweep,
+};
+use crate::{exec, interrupt, workspace};
+
+/// How long the agent may take until it answers.
+const START: Duration = Duration::from_secs(20);
+/// How long it may take to end.
+const END: Duration = Duration::from_secs(5);
+
+/// A running instance; ended and removed when dropped.
+#[derive(Debug)]
+pub(super) struct Installation {
+    name: String,
+    base: PathBuf,
+    agent: Option<Child>,
+}
+
+impl Installation {
+    /// Writes config and policies under `base`, starts the agent and waits until it answers.
+    ///
+    /// # Errors
+    /// If it doesn't; what was made is removed.
+    pub(super) fn start(base: &Path, name: &str, internet: &Internet) -> Result<Self> {
+        let mut installation = Self { name: name.to_owned(), base: base.to_owned(), agent: None };
+        installation.lay_out(internet)?;
+        let log = File::create(installation.agent_log())?;
+        let mut agent = Command::new(base.join("bin/strait-agent"));
+        agent.arg("--config").arg(installation.config()).stdin(Stdio::null());
+        agent.stdout(log.try_clone()?).stderr(log);
+        installation.agent = Some(agent.spawn().context("the agent can't be started")?);
+        installation.wait_until_ready()?;
+        Ok(installation)
+    }
+
+    /// The `strait` command for this instance.
+    pub(super) fn strait(&self) -> Command {
+        let mut strait = Command::new(self.base.join("bin/strait"));
+        strait.arg("--config").arg(self.config());
+        strait
+    }
+
+    /// Folder that runs may write to.
+    pub(super) fn workspace(&self) -> PathBuf {
+        self.base.join("workspace")
+    }
+
+    /// The runs that have records, by name.
+    ///
+    /// # Errors
+    /// If the folder can't be read.
+    pub(super) fn runs(&self) -> Result<Vec<String>> {
+        let folder = self.base.join("state/runs");
+        let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    /// The records of a run, as they stand in its file.
+    ///
+    /// # Errors
+    /// If they can't be read.
+    pub(super) fn records(&self, run: &str) -> Result<String> {
+        let file = self.base.join("state/runs").join(run).join("log.jsonl");
+        fs::read_to_string(&file).with_context(|| format!("no records in `{}`", file.display()))
+    }
+
+    fn config(&self) -> PathBuf {
+        self.base.join("etc/strait.toml")
+    }
+
+    fn agent_log(&self) -> PathBuf {
+        self.base.join("agent.log")
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        Path::new("/run").join(&self.name)
+    }
+
+    fn lay_out(&self, internet: &Internet) -> Result<()> {
+        // The gateway's user must reach its binary, wherever the checkout is.
+        for (from, to) in [(workspace::lib(), "lib"), (workspace::bin(), "bin")] {
+            copy_folder(&from, &self.base.join(to))?;
+        }
+        fs::create_dir_all(self.base.join("etc/policies/guardrails"))?;
+        fs::create_dir_all(self.workspace())?;
+        fs::write(self.config(), self.config_text(internet)?)?;
+        fs::write(self.base.join("etc/policies/demo.cedar"), include_str!("demo.cedar"))?;
+        fs::write(self.base.join("etc/policies/guardrails/demo.cedar"), include_str!("guardrails.cedar"))?;
+        Ok(())
+    }
+
+    fn config_text(&self, internet: &Internet) -> Result<String> {
+        let at = |path: &str| format!("{:?}", self.base.join(path).display().to_string());
+        let (name, run_dir) = (&self.name, self.run_dir());
+        let text = format!(
+            r#"
+[instance]
+name = "{name}"
+run_dir = "{}"
+state_dir = {}
+lib_dir = {}
+bpffs = "/sys/fs/bpf/{name}"
+cgroup = "{name}"
+dial_netns = "{}"
+
+[network]
+pool = "10.219.0.0/16"
+resolver = ["{RESOLVER}"]
+trust = ["{}"]
+system_trust = false
+
+[agents.demo]
+version = "1"
+"#,
+            run_dir.display(),
+            at("state"),
+            at("lib"),
+            internet.uplink().display(),
+            internet.trust_anchor().display(),
+        );
+        Ok(text)
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            interrupt::check()?;
+            let agent = self.agent.as_mut().context("no agent")?;
+            if let Some(status) = agent.try_wait()? {
+                bail!("the agent ended ({status}): {}", self.last_words());
+            }
+            if self.run_dir().join("control.sock").exists() && exec::succeeds(self.strait().arg("status")) {
+                return Ok(());
+            }
+            if started.elapsed() > START {
+                bail!("the agent isn't ready after {} s: {}", START.as_secs(), self.last_words());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The end of the agent's log.
+    pub(super) fn last_words(&self) -> String {
+        let log = fs::read_to_string(self.agent_log()).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        let from = lines.len().saturating_sub(30);
+        lines.into_iter().skip(from).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Installation {
+    fn drop(&mut self) {
+        if let Some(agent) = &mut self.agent {
+            exec::succeeds(
+                Command::new(self.base.join("bin/strait"))
+                    .arg("--config")
+                    .arg(self.base.join("etc/strait.toml"))
+                    .args(["kill", "--all"]),
+            );
+            end(agent);
+        }
+        sweep::instance(&self.name, &self.run_dir());
+    }
+}
+
+/// Asks a process to end, then makes it.
+fn end(child: &mut Child) {
+    exec::succeeds(Command::new("kill").args(["-TERM", &child.id().to_string()]));
+    let asked = Instant::now();
+    while asked.elapsed() < END {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("`{}` isn't built", from.display()))? {
+        let entry = entry?;
+        let copy = to.join(entry.file_name());
+        fs::copy(entry.path(), &copy)?;
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
