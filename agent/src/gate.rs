@@ -323,6 +323,11 @@ impl Gate {
         Ok(missing)
     }
 
+    /// What is missing of the cgroup links of any run of the instance, admitted here or by another process.
+    pub(crate) fn verify_pins(&self, run: &RunId) -> Vec<&'static str> {
+        links::missing(&self.pins(run), &self.programs.run, &self.cgroup_of(run))
+    }
+
     /// Renews what [`Gate::verify`] found missing.
     ///
     /// # Errors

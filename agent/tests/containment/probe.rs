@@ -34,7 +34,7 @@ pub struct Outcome {
 impl Outcome {
     pub fn parse(line: &str) -> Self {
         let mut parts = line.splitn(3, ' ');
-        let mut number = || parts.next().and_then(|part| part.parse().ok());
+        let mut number = || parts.next().and_then(|part| part.parse::<i64>().ok());
         let (errno, micros) = (number(), number());
         let (Some(errno), Some(micros)) = (errno, micros) else { panic!("a probe said `{line}`") };
         let text = parts.next().unwrap_or("").to_owned();

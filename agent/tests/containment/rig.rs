@@ -7,7 +7,7 @@ use std::{
     fs::File,
     io::{BufRead as _, BufReader},
     net::{Ipv4Addr, SocketAddrV4},
-    os::{fd::AsFd as _, unix::process::CommandExt as _},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{

@@ -1,0 +1,3 @@
+//! The subcommands of `strait`, one file each.
+
+pub mod doctor;
