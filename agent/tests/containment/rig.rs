@@ -39,6 +39,7 @@ pub struct Rig {
     notices: Arc<Mutex<Vec<Notice>>>,
     servers: Vec<Child>,
     canary: Arc<AtomicU64>,
+    datagrams: Arc<AtomicU64>,
     next: AtomicU32,
 }
 
@@ -108,6 +109,7 @@ impl Rig {
             notices,
             servers: Vec::new(),
             canary: Arc::default(),
+            datagrams: Arc::default(),
             next: AtomicU32::new(1),
         };
         rig.internet();
@@ -165,7 +167,12 @@ impl Rig {
         let (child, lines) = spawn(Some(&netns), Some(&cgroup), "gateway", Stdio::piped());
         let mut lines = BufReader::new(lines.unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        let seen = self.datagrams.clone();
+        std::thread::spawn(move || {
+            for _ in lines.map_while(Result::ok) {
+                seen.fetch_add(1, Ordering::SeqCst);
+            }
+        });
         self.servers.push(child);
     }
 
@@ -173,6 +180,12 @@ impl Rig {
     pub fn canary(&self) -> u64 {
         std::thread::sleep(Duration::from_millis(60));
         self.canary.load(Ordering::SeqCst)
+    }
+
+    /// Datagrams that the gateway has got so far.
+    pub fn datagrams(&self) -> u64 {
+        std::thread::sleep(Duration::from_millis(60));
+        self.datagrams.load(Ordering::SeqCst)
     }
 
     pub fn run(&self) -> Run {
@@ -256,10 +269,6 @@ impl Rig {
             _ => 0,
         };
         self.notices.lock().unwrap().iter().map(lost).sum()
-    }
-
-    pub fn gateway(&self) -> Ipv4Addr {
-        self.instance.gateway()
     }
 }
 

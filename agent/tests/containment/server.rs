@@ -29,6 +29,7 @@ pub fn gateway() -> ! {
     let mut buffer = [0; 2048];
     loop {
         if let Ok((len, from)) = dns.recv_from(&mut buffer) {
+            println!("datagram {from}");
             let _ = dns.send_to(&buffer[..len], from);
         }
     }
