@@ -114,7 +114,10 @@ fn runs(instance: &Instance) -> Vec<RunId> {
     let strait = instance.strait_netns();
     let folder = strait.parent().unwrap_or(&instance.run_dir).to_owned();
     let names = fs::read_dir(folder).into_iter().flatten().flatten();
-    names.filter(|entry| entry.path() != strait).filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    names
+        .filter(|entry| entry.path() != strait)
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
 }
 
 /// A running run: its links, and what it can reach.
@@ -159,7 +162,9 @@ fn own_run(instance: &Instance, gate: &Gate) -> Finding {
         .and_then(|()| netns::remove_run(instance, &run).map_err(GateError::from));
     gate.collect_garbage_of(&cgroup);
     match (result, cleaned) {
-        (Ok(()), Ok(())) => Finding::ok(NAME, "made, refused by the kernel programs, reached the gateway, removed"),
+        (Ok(()), Ok(())) => {
+            Finding::ok(NAME, "made, refused by the kernel programs, reached the gateway, removed")
+        }
         (Err(error), _) => Finding::failed(NAME, error.to_string(), fix),
         (Ok(()), Err(error)) => Finding::failed(NAME, error.to_string(), fix),
     }

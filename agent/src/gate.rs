@@ -317,7 +317,8 @@ impl Gate {
     pub fn verify(&self, run: &RunId) -> Result<Vec<&'static str>, GateError> {
         let admission = self.admission(run)?;
         let mut missing = links::missing(&self.pins(run), &self.programs.run, &admission.cgroup);
-        if netns::filter_program(&self.instance, admission.veth.ifindex)? != Some(self.programs.filter) {
+        let filter = netns::filter(&self.instance, admission.veth.ifindex)?;
+        if filter.map(|filter| filter.program) != Some(self.programs.filter) {
             missing.push("packet filter");
         }
         Ok(missing)

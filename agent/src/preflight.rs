@@ -47,7 +47,12 @@ impl Finding {
 
     /// Less than the best.
     pub fn degraded(name: &str, detail: impl Into<String>, fix: &str) -> Self {
-        Self { name: name.to_owned(), level: Level::Degraded, detail: detail.into(), fix: Some(fix.to_owned()) }
+        Self {
+            name: name.to_owned(),
+            level: Level::Degraded,
+            detail: detail.into(),
+            fix: Some(fix.to_owned()),
+        }
     }
 
     /// Nothing may start.
@@ -134,7 +139,8 @@ fn lsm() -> Finding {
     if list.split(',').any(|name| name.trim() == "bpf") {
         Finding::ok("bpf lsm", list.trim().to_owned())
     } else {
-        let detail = "not in the list of security modules; foreign socket families are refused by seccomp alone";
+        let detail =
+            "not in the list of security modules; foreign socket families are refused by seccomp alone";
         Finding::degraded("bpf lsm", detail, "boot with `lsm=...,bpf` to refuse them in the kernel too")
     }
 }
@@ -145,7 +151,9 @@ fn runtime() -> Finding {
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             Finding::ok("runc", text.lines().next().unwrap_or("present").to_owned())
         }
-        Ok(output) => Finding::failed("runc", output.status.to_string(), "reinstall it: `apt-get install runc`"),
+        Ok(output) => {
+            Finding::failed("runc", output.status.to_string(), "reinstall it: `apt-get install runc`")
+        }
         Err(error) => Finding::failed("runc", error.to_string(), "install it: `apt-get install runc`"),
     }
 }

@@ -59,8 +59,12 @@ mod tests {
 
     #[test]
     fn the_table_lines_up_and_shows_the_fix_below() {
-        let findings = vec![Finding::ok("root", "yes"), Finding::failed("cgroup v2", "not mounted", "mount it")];
+        let findings =
+            vec![Finding::ok("root", "yes"), Finding::failed("cgroup v2", "not mounted", "mount it")];
         let text = table(&Report { findings });
-        assert_eq!(text, "ok    root       yes\nFAIL  cgroup v2  not mounted\n                 fix: mount it\n");
+        assert_eq!(
+            text,
+            "ok    root       yes\nFAIL  cgroup v2  not mounted\n                 fix: mount it\n"
+        );
     }
 }

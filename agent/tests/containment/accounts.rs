@@ -50,7 +50,7 @@ fn flood(rig: &Rig) {
 fn scan(rig: &Rig) {
     let quota = Quota { folds: 50, rate: 100, burst: 100, ..Quota::default() };
     let run = rig.run_with(Shape { quota, ..Shape::default() });
-    let got = rig.act(&run, "flood-ports 192.0.2.1 20000;flood-ports 192.0.2.1 200");
+    let got = rig.act(&run, "flood-ports 192.0.2.1:0 20000;flood-ports 192.0.2.1:0 200");
     assert_eq!(got[0].text, "20000");
     let stats = exact(rig, &run);
     assert_eq!(stats.total, 20_200);

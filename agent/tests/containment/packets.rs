@@ -7,10 +7,7 @@ use strait_abi::verdict::Hook;
 use strait_agent::{firewall::KernelEvent, netns};
 use strait_contract::code::Code;
 
-use crate::{
-    Test, probe,
-    rig::Rig,
-};
+use crate::{Test, probe, rig::Rig};
 
 pub const TESTS: &[Test] = &[
     ("14_hand_made_frames_pass_only_if_they_are_the_runs_own_to_an_offered_port", frames),
@@ -77,7 +74,8 @@ fn foreign_socket(rig: &Rig) {
 fn tampering(rig: &Rig) {
     let run = rig.run();
     let canary = rig.canary();
-    let tamper = "sh ip route add default via 10.203.0.1 dev eth0 onlink;sh ip addr add 203.0.113.99/32 dev eth0;";
+    let tamper =
+        "sh ip route add default via 10.203.0.1 dev eth0 onlink;sh ip addr add 203.0.113.99/32 dev eth0;";
     let got = rig.act(&run, &format!("{tamper}tcp 192.0.2.1:443"));
     assert!(got[0].text.is_empty() && got[1].text.is_empty(), "the commands work: {got:?}");
     assert!(got[2].is(Errno::PERM), "{got:?}");
@@ -98,7 +96,8 @@ fn malformed(rig: &Rig) {
     assert_eq!(rig.datagrams(), before);
     netns::within(&rig.instance.strait_netns(), || {
         let veth = format!("st{}", run.index);
-        let output = std::process::Command::new("tc").args(["filter", "del", "dev", &veth, "ingress"]).output();
+        let output =
+            std::process::Command::new("tc").args(["filter", "del", "dev", &veth, "ingress"]).output();
         assert!(output.unwrap().status.success());
     })
     .unwrap();

@@ -73,7 +73,8 @@ fn lib_dir() -> PathBuf {
 
 /// Runs `ip` on behalf of the rig only; Strait itself speaks netlink.
 pub fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("`ip`; run `cargo xtask setup`");
+    let output =
+        Command::new("ip").args(arguments.split(' ')).output().expect("`ip`; run `cargo xtask setup`");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -135,7 +136,10 @@ impl Rig {
         }
         let uplink = File::open(&strait).unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&uplink);
-        ip(&format!("-n {inet} link add down0 type veth peer name up0 netns /proc/{}/fd/{fd}", std::process::id()));
+        ip(&format!(
+            "-n {inet} link add down0 type veth peer name up0 netns /proc/{}/fd/{fd}",
+            std::process::id()
+        ));
         ip(&format!("-n {inet} addr add 100.64.0.2/30 dev down0"));
         ip(&format!("-n {inet} link set down0 up"));
         ip(&format!("-n {inet} route add 10.203.0.0/16 via 100.64.0.1 onlink dev down0"));
@@ -283,7 +287,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 pub fn act(netns: Option<&Path>, cgroup: Option<&Path>, action: &str) -> Vec<Outcome> {
     let (child, lines) = spawn(netns, cgroup, action, Stdio::piped());
-    let outcomes = BufReader::new(lines.unwrap()).lines().map_while(Result::ok).map(|line| Outcome::parse(&line));
+    let outcomes =
+        BufReader::new(lines.unwrap()).lines().map_while(Result::ok).map(|line| Outcome::parse(&line));
     let outcomes: Vec<_> = outcomes.collect();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "probe `{action}` failed after {outcomes:?}");

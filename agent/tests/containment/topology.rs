@@ -17,7 +17,8 @@ fn links_removed(rig: &Rig) {
     let canary = rig.canary();
 
     fs::remove_dir_all(rig.instance.bpffs.join("run").join(run.id.as_str())).unwrap();
-    let got = rig.act(&run, "tcp 192.0.2.1:443;udp-send 192.0.2.1:9999;udp-send 8.8.8.8:53;tcp 10.203.0.1:80");
+    let got =
+        rig.act(&run, "tcp 192.0.2.1:443;udp-send 192.0.2.1:9999;udp-send 8.8.8.8:53;tcp 10.203.0.1:80");
     assert!(got[..3].iter().all(|outcome| outcome.is(Errno::NETUNREACH)), "no route: {got:?}");
     assert!(got[3].text.contains("noflow"), "the gateway can tell that nobody vouches: {got:?}");
     let ill = examine(&rig.instance, None);
@@ -30,7 +31,9 @@ fn links_removed(rig: &Rig) {
     let veth = format!("st{}", run.index);
     let forward = |value: &str| {
         for name in ["ip_forward", "conf/all/forwarding"] {
-            netns::within(&strait, || fs::write(format!("/proc/sys/net/ipv4/{name}"), value)).unwrap().unwrap();
+            netns::within(&strait, || fs::write(format!("/proc/sys/net/ipv4/{name}"), value))
+                .unwrap()
+                .unwrap();
         }
     };
     netns::within(&strait, || {
