@@ -202,12 +202,21 @@ pub fn unplumb(instance: &Instance, index: u32) -> Result<(), NetnsError> {
     within(&instance.strait_netns(), move || link::block_on(link::delete(&format!("st{index}"))))?
 }
 
-/// Id of the program of the packet filter on a veth, if there's one.
+/// A packet filter that's attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Filter {
+    /// Id of its program.
+    pub(crate) program: u32,
+    /// Its priority: the lowest is asked first, and decides.
+    pub(crate) priority: u16,
+}
+
+/// The packet filter on a veth, if there's one.
 ///
 /// # Errors
 /// If the `strait` namespace can't be entered or netlink fails.
-pub(crate) fn filter_program(instance: &Instance, ifindex: u32) -> Result<Option<u32>, NetnsError> {
-    within(&instance.strait_netns(), move || link::block_on(link::filter_program(ifindex)))?
+pub(crate) fn filter(instance: &Instance, ifindex: u32) -> Result<Option<Filter>, NetnsError> {
+    within(&instance.strait_netns(), move || link::block_on(link::filter_at(ifindex)))?
 }
 
 /// Whether packets could be forwarded in the `strait` namespace: the devices or the namespace for which

@@ -39,17 +39,22 @@ fn main() -> ExitCode {
         return probe::act(&action);
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let tests: Vec<Test> = [sockets::TESTS, packets::TESTS, topology::TESTS, accounts::TESTS, lifecycle::TESTS]
-        .concat()
-        .into_iter()
-        .filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())))
-        .collect();
+    let tests: Vec<Test> =
+        [sockets::TESTS, packets::TESTS, topology::TESTS, accounts::TESTS, lifecycle::TESTS]
+            .concat()
+            .into_iter()
+            .filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())))
+            .collect();
     let rig = Rig::build();
     let mut failed = Vec::new();
     for (name, test) in &tests {
         let start = Instant::now();
         let passed = catch_unwind(AssertUnwindSafe(|| test(&rig))).is_ok();
-        println!("test {name} ... {} ({} ms)", if passed { "ok" } else { "FAILED" }, start.elapsed().as_millis());
+        println!(
+            "test {name} ... {} ({} ms)",
+            if passed { "ok" } else { "FAILED" },
+            start.elapsed().as_millis()
+        );
         if !passed {
             failed.push(*name);
         }

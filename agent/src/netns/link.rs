@@ -19,7 +19,7 @@ use rustix::{
     net::{AddressFamily, SocketType, netdevice::name_to_index, socket},
 };
 
-use super::{NetnsError, RUN_INTERFACE, Veth};
+use super::{Filter, NetnsError, RUN_INTERFACE, Veth};
 
 const MTU: u32 = 1500;
 /// `lo` has this index in every namespace.
@@ -156,8 +156,8 @@ pub(super) async fn delete(name: &str) -> Result<(), NetnsError> {
     connect()?.link().del(index).execute().await.map_err(failed("deleting the veth"))
 }
 
-/// Id of the first BPF filter at clsact ingress.
-pub(super) async fn filter_program(ifindex: u32) -> Result<Option<u32>, NetnsError> {
+/// The first BPF filter at clsact ingress.
+pub(super) async fn filter_at(ifindex: u32) -> Result<Option<Filter>, NetnsError> {
     let handle = connect()?;
     let index = i32::try_from(ifindex).unwrap_or(i32::MAX);
     let mut filters = Box::pin(handle.traffic_filter(index).get().ingress().execute());
@@ -171,8 +171,10 @@ pub(super) async fn filter_program(ifindex: u32) -> Result<Option<u32>, NetnsErr
                     }),
                     _ => None,
                 });
-                if id.is_some() {
-                    return Ok(id);
+                // The upper half of `tcm_info` is the priority (rtnetlink(7)).
+                let [.., low, high] = filter.header.info.to_le_bytes();
+                if let Some(program) = id {
+                    return Ok(Some(Filter { program, priority: u16::from_le_bytes([low, high]) }));
                 }
             }
             Ok(None) => return Ok(None),

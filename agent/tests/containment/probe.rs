@@ -34,11 +34,15 @@ pub struct Outcome {
 impl Outcome {
     pub fn parse(line: &str) -> Self {
         let mut parts = line.splitn(3, ' ');
-        let mut number = || parts.next().and_then(|part| part.parse().ok());
+        let mut number = || parts.next().and_then(|part| part.parse::<i64>().ok());
         let (errno, micros) = (number(), number());
         let (Some(errno), Some(micros)) = (errno, micros) else { panic!("a probe said `{line}`") };
         let text = parts.next().unwrap_or("").to_owned();
-        Self { errno: i32::try_from(errno).unwrap(), took: Duration::from_micros(u64::try_from(micros).unwrap()), text }
+        Self {
+            errno: i32::try_from(errno).unwrap(),
+            took: Duration::from_micros(u64::try_from(micros).unwrap()),
+            text,
+        }
     }
 
     pub fn is(&self, errno: Errno) -> bool {
@@ -90,7 +94,9 @@ fn perform(words: &[&str]) -> io::Result<String> {
         ["udp-send", to] => udp_send(to.parse().unwrap()),
         ["udp-mapped", to] => udp_mapped(to.parse().unwrap()),
         ["udp-sendmsg", to, count] => udp_sendmmsg(to.parse().unwrap(), count.parse().unwrap()),
-        ["udp-after-connect", first, then] => udp_after_connect(first.parse().unwrap(), then.parse().unwrap()),
+        ["udp-after-connect", first, then] => {
+            udp_after_connect(first.parse().unwrap(), then.parse().unwrap())
+        }
         ["socket", family, kind, proto] => {
             raw_socket(family.parse().unwrap(), kind.parse().unwrap(), proto.parse().unwrap())
                 .map(|_| String::new())

@@ -7,7 +7,7 @@ use std::{
     fs::File,
     io::{BufRead as _, BufReader},
     net::{Ipv4Addr, SocketAddrV4},
-    os::{fd::AsFd as _, unix::process::CommandExt as _},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -39,6 +39,7 @@ pub struct Rig {
     notices: Arc<Mutex<Vec<Notice>>>,
     servers: Vec<Child>,
     canary: Arc<AtomicU64>,
+    datagrams: Arc<AtomicU64>,
     next: AtomicU32,
 }
 
@@ -72,7 +73,8 @@ fn lib_dir() -> PathBuf {
 
 /// Runs `ip` on behalf of the rig only; Strait itself speaks netlink.
 pub fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("`ip`; run `cargo xtask setup`");
+    let output =
+        Command::new("ip").args(arguments.split(' ')).output().expect("`ip`; run `cargo xtask setup`");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -108,6 +110,7 @@ impl Rig {
             notices,
             servers: Vec::new(),
             canary: Arc::default(),
+            datagrams: Arc::default(),
             next: AtomicU32::new(1),
         };
         rig.internet();
@@ -133,7 +136,10 @@ impl Rig {
         }
         let uplink = File::open(&strait).unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&uplink);
-        ip(&format!("-n {inet} link add down0 type veth peer name up0 netns /proc/{}/fd/{fd}", std::process::id()));
+        ip(&format!(
+            "-n {inet} link add down0 type veth peer name up0 netns /proc/{}/fd/{fd}",
+            std::process::id()
+        ));
         ip(&format!("-n {inet} addr add 100.64.0.2/30 dev down0"));
         ip(&format!("-n {inet} link set down0 up"));
         ip(&format!("-n {inet} route add 10.203.0.0/16 via 100.64.0.1 onlink dev down0"));
@@ -165,7 +171,12 @@ impl Rig {
         let (child, lines) = spawn(Some(&netns), Some(&cgroup), "gateway", Stdio::piped());
         let mut lines = BufReader::new(lines.unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        let seen = self.datagrams.clone();
+        std::thread::spawn(move || {
+            for _ in lines.map_while(Result::ok) {
+                seen.fetch_add(1, Ordering::SeqCst);
+            }
+        });
         self.servers.push(child);
     }
 
@@ -173,6 +184,12 @@ impl Rig {
     pub fn canary(&self) -> u64 {
         std::thread::sleep(Duration::from_millis(60));
         self.canary.load(Ordering::SeqCst)
+    }
+
+    /// Datagrams that the gateway has got so far.
+    pub fn datagrams(&self) -> u64 {
+        std::thread::sleep(Duration::from_millis(60));
+        self.datagrams.load(Ordering::SeqCst)
     }
 
     pub fn run(&self) -> Run {
@@ -257,10 +274,6 @@ impl Rig {
         };
         self.notices.lock().unwrap().iter().map(lost).sum()
     }
-
-    pub fn gateway(&self) -> Ipv4Addr {
-        self.instance.gateway()
-    }
 }
 
 /// Waits for something to become true.
@@ -274,7 +287,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 pub fn act(netns: Option<&Path>, cgroup: Option<&Path>, action: &str) -> Vec<Outcome> {
     let (child, lines) = spawn(netns, cgroup, action, Stdio::piped());
-    let outcomes = BufReader::new(lines.unwrap()).lines().map_while(Result::ok).map(|line| Outcome::parse(&line));
+    let outcomes =
+        BufReader::new(lines.unwrap()).lines().map_while(Result::ok).map(|line| Outcome::parse(&line));
     let outcomes: Vec<_> = outcomes.collect();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "probe `{action}` failed after {outcomes:?}");

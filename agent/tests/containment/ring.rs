@@ -65,6 +65,10 @@ pub fn connect(flags: u32, to: SocketAddrV4) -> io::Result<String> {
             }
         }
         let result = complete.add(word(&params, 100) + 8).cast::<i32>().read_volatile();
-        if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(std::process::id().to_string()) }
+        if result < 0 {
+            Err(io::Error::from_raw_os_error(-result))
+        } else {
+            Ok(std::process::id().to_string())
+        }
     }
 }

@@ -29,6 +29,7 @@ pub fn gateway() -> ! {
     let mut buffer = [0; 2048];
     loop {
         if let Ok((len, from)) = dns.recv_from(&mut buffer) {
+            println!("datagram {from}");
             let _ = dns.send_to(&buffer[..len], from);
         }
     }
@@ -49,7 +50,10 @@ fn tell_flow(mut stream: TcpStream) {
 }
 
 fn line(flow: &Flow) -> String {
-    format!("flow run={} dst={}:{} tgid={} cookie={}\n", flow.run, flow.addr, flow.port, flow.tgid, flow.cookie)
+    format!(
+        "flow run={} dst={}:{} tgid={} cookie={}\n",
+        flow.run, flow.addr, flow.port, flow.tgid, flow.cookie
+    )
 }
 
 /// Answers on a few ports, and prints `seen` for every IPv4 packet whose source is a run's or that isn't an

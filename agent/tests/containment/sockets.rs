@@ -77,11 +77,15 @@ fn other_tcp(rig: &Rig) {
 fn redirect(rig: &Rig) {
     let range = Range { addr: Ipv4Addr::new(192, 0, 2, 0), prefix: 24 };
     let run = rig.run_with(Shape { ranges: vec![range], ..Shape::default() });
-    let got = rig.act(&run, "tcp 192.0.2.1:443;tcp-mapped 192.0.2.1:8443;tcp 198.18.0.7:22;tcp 192.0.3.1:443");
+    let got =
+        rig.act(&run, "tcp 192.0.2.1:443;tcp-mapped 192.0.2.1:8443;tcp 198.18.0.7:22;tcp 192.0.3.1:443");
     for (outcome, dst) in got.iter().zip(["192.0.2.1:443", "192.0.2.1:8443", "198.18.0.7:22"]) {
         assert!(outcome.text.contains(&format!("flow run={} dst={dst} ", run.number)), "{outcome:?}");
         let port = dst.split(':').next_back().unwrap();
-        assert!(outcome.text.contains("peer=") && outcome.text.contains(&format!(":{port} local=")), "{outcome:?}");
+        assert!(
+            outcome.text.contains("peer=") && outcome.text.contains(&format!(":{port} local=")),
+            "{outcome:?}"
+        );
         assert!(!outcome.text.contains("15001"), "the redirect shows: {outcome:?}");
     }
     assert!(got[3].is_refused(), "{got:?}");
@@ -149,7 +153,8 @@ fn udp_mapped(rig: &Rig) {
 
 fn multicast(rig: &Rig) {
     let run = rig.run();
-    let got = rig.act(&run, "udp-send 255.255.255.255:9999;udp-send 224.0.0.251:5353;udp-send [ff02::fb]:5353");
+    let got =
+        rig.act(&run, "udp-send 255.255.255.255:9999;udp-send 224.0.0.251:5353;udp-send [ff02::fb]:5353");
     assert!(got.iter().all(|outcome| outcome.is(Errno::PERM)), "{got:?}");
     let events = rig.events(&run);
     let count = events.iter().filter(|event| event.code == Some(Code::KernelDestination)).count();
@@ -175,7 +180,9 @@ fn dns(rig: &Rig) {
         &run,
         "udp-send 8.8.8.8:53;udp-connect 8.8.8.8:53;udp-mapped 8.8.8.8:53;udp-send 10.203.0.1:53;tcp 8.8.8.8:53",
     );
-    for (outcome, text) in got.iter().zip(["from=8.8.8.8:53", "peer=8.8.8.8:53 ping", "from=[::ffff:8.8.8.8]:53"]) {
+    for (outcome, text) in
+        got.iter().zip(["from=8.8.8.8:53", "peer=8.8.8.8:53 ping", "from=[::ffff:8.8.8.8]:53"])
+    {
         assert_eq!((outcome.errno, outcome.text.as_str()), (0, text), "{outcome:?}");
     }
     assert_eq!(got[3].text, "from=10.203.0.1:53", "{got:?}");
@@ -256,7 +263,10 @@ fn services(rig: &Rig) {
     assert!(control.iter().all(|outcome| outcome.errno == 0), "{control:?}");
     let got = rig.act(
         &run,
-        &format!("tcp 10.203.0.1:22;tcp 10.203.0.1:15001;udp-send 10.203.0.1:80;tcp 127.0.0.1:22;tcp {}:22", run.addr),
+        &format!(
+            "tcp 10.203.0.1:22;tcp 10.203.0.1:15001;udp-send 10.203.0.1:80;tcp 127.0.0.1:22;tcp {}:22",
+            run.addr
+        ),
     );
     assert!(got[..3].iter().all(|outcome| outcome.is(Errno::PERM)), "{got:?}");
     assert!(got[3].is(Errno::CONNREFUSED) && got[4].is(Errno::CONNREFUSED), "{got:?}");
