@@ -55,6 +55,9 @@ pub enum NetnsError {
     /// A netlink request failed.
     #[error("{step} failed: {source}")]
     Netlink { step: &'static str, source: Box<rtnetlink::Error> },
+    /// The veth doesn't come up.
+    #[error("the veth isn't operational after {0:?}; the host is overloaded, try again")]
+    Down(std::time::Duration),
     /// A thread or its socket could not be made, or the thread panicked.
     #[error("a thread inside a network namespace failed: {0}")]
     Thread(io::Error),
@@ -184,14 +187,15 @@ pub fn plumb(instance: &Instance, run: &RunNetns, addr: Ipv4Addr, index: u32) ->
     })?
 }
 
-/// Takes both ends of a veth up and sets the two routes.
+/// Takes both ends of a veth up and sets the two routes. Packets pass when this returns.
 ///
 /// # Errors
 /// Names the netlink request that failed.
 pub fn raise(instance: &Instance, run: &RunNetns, veth: &Veth) -> Result<(), NetnsError> {
     let gateway = instance.gateway();
-    within(&run.path, || link::block_on(link::raise_run(veth, gateway)))??;
-    within(&instance.strait_netns(), || link::block_on(link::raise_gateway(veth)))?
+    within(&run.path, || link::block_on(link::open_run(veth)))??;
+    within(&instance.strait_netns(), || link::block_on(link::open_gateway(veth)))??;
+    within(&run.path, || link::block_on(link::route_run(veth, gateway)))?
 }
 
 /// Deletes a veth, both ends at once. No error if it's gone already.

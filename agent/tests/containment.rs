@@ -3,6 +3,15 @@
 //! run without them. Own harness, because the rig is shared and must be taken down: the arguments are parts
 //! of test names.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    reason = "a test with a harness of its own isn't seen as one"
+)]
+
 #[path = "containment/probe.rs"]
 mod probe;
 #[path = "containment/rig.rs"]

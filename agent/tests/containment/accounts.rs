@@ -10,7 +10,7 @@ use crate::{
     rig::{OTHER, Rig, Run, Shape, eventually},
 };
 
-pub const TESTS: &[Test] = &[
+pub(crate) const TESTS: &[Test] = &[
     ("25_a_flood_is_refused_and_counted_to_the_unit", flood),
     ("25_a_scan_beyond_every_quota_is_counted_to_the_unit", scan),
     ("flows_end_with_their_connections", flows_end),

@@ -20,7 +20,7 @@ use crate::{
     rig::{Rig, Shape},
 };
 
-pub const TESTS: &[Test] = &[
+pub(crate) const TESTS: &[Test] = &[
     ("24_the_gate_outlives_the_agent_and_is_adopted", adopted),
     ("a_gate_of_another_object_is_replaced_fail_closed", replaced),
     ("m1_a_run_is_proven_to_be_held_before_it_starts", proven),

@@ -22,17 +22,17 @@ use strait_contract::flow::{FLOW_LEN, FLOW_LEVEL, FLOW_OPTION, Flow};
 
 /// What came of one action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// 0, or the error number.
-    pub errno: i32,
+    pub(crate) errno: i32,
     /// How long it took.
-    pub took: Duration,
+    pub(crate) took: Duration,
     /// What it saw.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 impl Outcome {
-    pub fn parse(line: &str) -> Self {
+    pub(crate) fn parse(line: &str) -> Self {
         let mut parts = line.splitn(3, ' ');
         let mut number = || parts.next().and_then(|part| part.parse::<i64>().ok());
         let (errno, micros) = (number(), number());
@@ -45,27 +45,30 @@ impl Outcome {
         }
     }
 
-    pub fn is(&self, errno: Errno) -> bool {
+    pub(crate) fn is(&self, errno: Errno) -> bool {
         self.errno == errno.raw_os_error()
     }
 
-    pub fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         self.is(Errno::PERM) && self.took < Duration::from_millis(200)
     }
 }
 
 /// The action that this process was started for.
-pub fn asked() -> Option<String> {
+pub(crate) fn asked() -> Option<String> {
     std::env::var("STRAIT_PROBE").ok()
 }
 
 /// Runs `act` between fork and exec.
-pub fn before_exec(command: &mut Command, mut act: impl FnMut() -> io::Result<()> + Send + Sync + 'static) {
+pub(crate) fn before_exec(
+    command: &mut Command,
+    act: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) {
     // SAFETY: the rig's closures make system calls only.
-    unsafe { command.pre_exec(move || act()) };
+    unsafe { command.pre_exec(act) };
 }
 
-pub fn act(actions: &str) -> ExitCode {
+pub(crate) fn act(actions: &str) -> ExitCode {
     match actions {
         "gateway" => crate::server::gateway(),
         "internet" => crate::server::internet(),
@@ -244,7 +247,7 @@ fn udp_after_connect(first: SocketAddr, then: SocketAddr) -> io::Result<String> 
     Ok(String::new())
 }
 
-pub fn raw_socket(family: i32, kind: i32, proto: i32) -> io::Result<OwnedFd> {
+pub(crate) fn raw_socket(family: i32, kind: i32, proto: i32) -> io::Result<OwnedFd> {
     // SAFETY: a plain system call; the descriptor is ours.
     let fd = unsafe { libc::socket(family, kind, proto) };
     if fd < 0 {
@@ -382,7 +385,7 @@ fn stream(to: SocketAddr, seconds: u64) -> io::Result<String> {
 }
 
 /// What the gateway asks the kernel about a connection.
-pub fn flow_of(stream: &TcpStream) -> Option<Flow> {
+pub(crate) fn flow_of(stream: &TcpStream) -> Option<Flow> {
     let mut bytes = [0_u8; FLOW_LEN];
     let mut len = libc::socklen_t::try_from(FLOW_LEN).unwrap();
     // SAFETY: `bytes` has `len` bytes.
@@ -393,12 +396,12 @@ pub fn flow_of(stream: &TcpStream) -> Option<Flow> {
 }
 
 /// A socket that sees every IPv4 packet of this namespace.
-pub fn sniffer() -> OwnedFd {
+pub(crate) fn sniffer() -> OwnedFd {
     raw_socket(libc::AF_PACKET, libc::SOCK_DGRAM, i32::from(0x0800_u16.to_be())).unwrap()
 }
 
 /// Describes the next packet that isn't our own answer; `None` for those.
-pub fn sniff(fd: &OwnedFd) -> Option<String> {
+pub(crate) fn sniff(fd: &OwnedFd) -> Option<String> {
     let mut bytes = [0_u8; 2048];
     // SAFETY: a zeroed address is valid; buffers outlive the call.
     let (len, kind) = unsafe {

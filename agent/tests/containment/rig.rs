@@ -29,13 +29,13 @@ use tokio::{runtime::Runtime, sync::mpsc};
 
 use crate::probe::Outcome;
 
-pub const OTHER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 443);
+pub(crate) const OTHER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 443);
 
-pub struct Rig {
-    pub instance: Instance,
-    pub gate: Arc<Gate>,
-    pub witness: Witness,
-    pub runtime: Runtime,
+pub(crate) struct Rig {
+    pub(crate) instance: Instance,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) witness: Witness,
+    pub(crate) runtime: Runtime,
     notices: Arc<Mutex<Vec<Notice>>>,
     servers: Vec<Child>,
     canary: Arc<AtomicU64>,
@@ -44,20 +44,20 @@ pub struct Rig {
 }
 
 /// A run without a workload.
-pub struct Run {
-    pub id: RunId,
-    pub number: u64,
-    pub addr: Ipv4Addr,
-    pub netns: RunNetns,
-    pub cgroup: PathBuf,
-    pub index: u32,
+pub(crate) struct Run {
+    pub(crate) id: RunId,
+    pub(crate) number: u64,
+    pub(crate) addr: Ipv4Addr,
+    pub(crate) netns: RunNetns,
+    pub(crate) cgroup: PathBuf,
+    pub(crate) index: u32,
 }
 
 /// How a run differs from the usual.
-pub struct Shape {
-    pub ranges: Vec<Range>,
-    pub transparent: bool,
-    pub quota: Quota,
+pub(crate) struct Shape {
+    pub(crate) ranges: Vec<Range>,
+    pub(crate) transparent: bool,
+    pub(crate) quota: Quota,
 }
 
 impl Default for Shape {
@@ -72,14 +72,14 @@ fn lib_dir() -> PathBuf {
 }
 
 /// Runs `ip` on behalf of the rig only; Strait itself speaks netlink.
-pub fn ip(arguments: &str) {
+pub(crate) fn ip(arguments: &str) {
     let output =
         Command::new("ip").args(arguments.split(' ')).output().expect("`ip`; run `cargo xtask setup`");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 impl Rig {
-    pub fn build() -> Self {
+    pub(crate) fn build() -> Self {
         assert!(rustix::process::geteuid().is_root(), "containment tests need root; see `cargo xtask setup`");
         let object = lib_dir().join("gate.bpf.o");
         assert!(object.exists(), "`{}` isn't there; run `cargo xtask build`", object.display());
@@ -118,11 +118,11 @@ impl Rig {
         rig
     }
 
-    pub fn internet_netns(&self) -> PathBuf {
+    pub(crate) fn internet_netns(&self) -> PathBuf {
         Path::new("/run/netns").join(self.internet_name())
     }
 
-    pub fn internet_name(&self) -> String {
+    pub(crate) fn internet_name(&self) -> String {
         format!("{}-inet", self.instance.name)
     }
 
@@ -181,22 +181,22 @@ impl Rig {
     }
 
     /// Packets from runs that the internet has seen so far.
-    pub fn canary(&self) -> u64 {
+    pub(crate) fn canary(&self) -> u64 {
         std::thread::sleep(Duration::from_millis(60));
         self.canary.load(Ordering::SeqCst)
     }
 
     /// Datagrams that the gateway has got so far.
-    pub fn datagrams(&self) -> u64 {
+    pub(crate) fn datagrams(&self) -> u64 {
         std::thread::sleep(Duration::from_millis(60));
         self.datagrams.load(Ordering::SeqCst)
     }
 
-    pub fn run(&self) -> Run {
+    pub(crate) fn run(&self) -> Run {
         self.run_with(Shape::default())
     }
 
-    pub fn run_with(&self, shape: Shape) -> Run {
+    pub(crate) fn run_with(&self, shape: Shape) -> Run {
         let (run, admission) = self.prepare(shape);
         self.gate.admit(&admission).unwrap();
         netns::raise(&self.instance, &run.netns, &admission.veth).unwrap();
@@ -204,7 +204,7 @@ impl Rig {
     }
 
     /// A run that's plumbed but not admitted and not raised.
-    pub fn prepare(&self, shape: Shape) -> (Run, Admission) {
+    pub(crate) fn prepare(&self, shape: Shape) -> (Run, Admission) {
         let index = self.next.fetch_add(1, Ordering::SeqCst);
         let id: RunId = format!("{}-r{index}", self.instance.name).parse().unwrap();
         let netns = netns::create_run(&self.instance, &id).unwrap();
@@ -232,7 +232,7 @@ impl Rig {
         (run, admission)
     }
 
-    pub fn end(&self, run: &Run) {
+    pub(crate) fn end(&self, run: &Run) {
         self.gate.release(&run.id).unwrap();
         netns::unplumb(&self.instance, run.index).unwrap();
         netns::remove_run(&self.instance, &run.id).unwrap();
@@ -240,21 +240,21 @@ impl Rig {
     }
 
     /// Acts as a process of the run.
-    pub fn act(&self, run: &Run, action: &str) -> Vec<Outcome> {
+    pub(crate) fn act(&self, run: &Run, action: &str) -> Vec<Outcome> {
         act(Some(&run.netns.path), Some(&run.cgroup), action)
     }
 
     /// Acts in a namespace without Strait: the positive control.
-    pub fn act_free(&self, netns: &Path, action: &str) -> Vec<Outcome> {
+    pub(crate) fn act_free(&self, netns: &Path, action: &str) -> Vec<Outcome> {
         act(Some(netns), None, action)
     }
 
     /// Everything reported about a run so far.
-    pub fn events(&self, run: &Run) -> Vec<KernelEvent> {
+    pub(crate) fn events(&self, run: &Run) -> Vec<KernelEvent> {
         self.events_of(run.number)
     }
 
-    pub fn events_of(&self, number: u64) -> Vec<KernelEvent> {
+    pub(crate) fn events_of(&self, number: u64) -> Vec<KernelEvent> {
         assert!(self.runtime.block_on(self.witness.flush()));
         // The flush ends when the last report is in the channel; its reader needs a moment.
         std::thread::sleep(Duration::from_millis(20));
@@ -265,7 +265,7 @@ impl Rig {
         self.notices.lock().unwrap().iter().filter_map(of_run).collect()
     }
 
-    pub fn lost(&self, run: &Run) -> u64 {
+    pub(crate) fn lost(&self, run: &Run) -> u64 {
         assert!(self.runtime.block_on(self.witness.flush()));
         std::thread::sleep(Duration::from_millis(20));
         let lost = |notice: &Notice| match notice {
@@ -277,7 +277,7 @@ impl Rig {
 }
 
 /// Waits for something to become true.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < Duration::from_secs(3), "{what}: not within 3 s");
@@ -285,7 +285,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-pub fn act(netns: Option<&Path>, cgroup: Option<&Path>, action: &str) -> Vec<Outcome> {
+pub(crate) fn act(netns: Option<&Path>, cgroup: Option<&Path>, action: &str) -> Vec<Outcome> {
     let (child, lines) = spawn(netns, cgroup, action, Stdio::piped());
     let outcomes =
         BufReader::new(lines.unwrap()).lines().map_while(Result::ok).map(|line| Outcome::parse(&line));
@@ -296,7 +296,7 @@ pub fn act(netns: Option<&Path>, cgroup: Option<&Path>, action: &str) -> Vec<Out
 }
 
 /// Starts this binary again as a probe, inside a namespace and a cgroup.
-pub fn spawn(
+pub(crate) fn spawn(
     netns: Option<&Path>,
     cgroup: Option<&Path>,
     action: &str,

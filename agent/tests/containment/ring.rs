@@ -29,7 +29,7 @@ fn map(fd: i32, offset: i64) -> io::Result<*mut u8> {
 }
 
 /// `flags`: 0, or 2 for a kernel thread that submits (`IORING_SETUP_SQPOLL`).
-pub fn connect(flags: u32, to: SocketAddrV4) -> io::Result<String> {
+pub(crate) fn connect(flags: u32, to: SocketAddrV4) -> io::Result<String> {
     let mut params = [0_u8; 120];
     params[8..12].copy_from_slice(&flags.to_ne_bytes());
     // SAFETY: `params` is a `struct io_uring_params`.

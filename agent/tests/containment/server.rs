@@ -12,10 +12,10 @@ use strait_contract::flow::Flow;
 
 use crate::probe;
 
-pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 203, 0, 1);
+pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 203, 0, 1);
 
 /// Listens as the gateway does, and on a port that it doesn't offer to runs.
-pub fn gateway() -> ! {
+pub(crate) fn gateway() -> ! {
     for port in [80, 53, 15001, 22] {
         let listener = TcpListener::bind((GATEWAY, port)).unwrap();
         thread::spawn(move || {
@@ -58,7 +58,7 @@ fn line(flow: &Flow) -> String {
 
 /// Answers on a few ports, and prints `seen` for every IPv4 packet whose source is a run's or that isn't an
 /// answer to us.
-pub fn internet() -> ! {
+pub(crate) fn internet() -> ! {
     for port in [443, 80, 22] {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap();
         thread::spawn(move || {

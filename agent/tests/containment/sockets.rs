@@ -12,7 +12,7 @@ use crate::{
     rig::{OTHER, Rig, Run, Shape},
 };
 
-pub const TESTS: &[Test] = &[
+pub(crate) const TESTS: &[Test] = &[
     ("01_a_connection_to_the_gateway_carries_its_flow", gateway_is_reached),
     ("02_tcp_to_another_address_is_refused_at_once_and_told", other_tcp),
     ("03_tcp_to_a_listed_range_or_a_synthetic_address_is_redirected_and_hidden", redirect),

@@ -7,7 +7,7 @@ use strait_agent::{doctor::examine, netns, preflight::Level};
 
 use crate::{Test, rig::Rig};
 
-pub const TESTS: &[Test] =
+pub(crate) const TESTS: &[Test] =
     &[("principle_1_with_every_link_removed_nothing_leaves_and_doctor_fails", links_removed)];
 
 fn links_removed(rig: &Rig) {
