@@ -68,7 +68,8 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let log = Log::open(config.log_options()).context("opening the log")?;
     let gate = Arc::new(gate(instance)?);
     let (notices, seen) = mpsc::channel(NOTICES);
-    let (firewall, witness) = Firewall::open(Arc::clone(&gate), notices).context("reading the kernel's events")?;
+    let (firewall, witness) =
+        Firewall::open(Arc::clone(&gate), notices).context("reading the kernel's events")?;
     let processes = Processes::new(instance);
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { firewall.run().await.context("reading the kernel's events") });
@@ -106,7 +107,8 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let controller = control::listen(&instance.control_socket()).context("opening control.sock")?;
     {
         let runs = Arc::clone(&runs);
-        tasks.spawn(async move { launch::server::serve(launcher, runs).await.context("serving launch.sock") });
+        tasks
+            .spawn(async move { launch::server::serve(launcher, runs).await.context("serving launch.sock") });
     }
     let api = control::Api { runs, reload: asked };
     tasks.spawn(async move { control::serve(controller, api).await.context("serving control.sock") });

@@ -107,7 +107,8 @@ impl Runs {
 
     /// The runs that live, in the order of their start.
     pub fn list(&self) -> Vec<Arc<Run>> {
-        let mut runs: Vec<_> = self.state().runs.values().filter(|run| run.exit().is_none()).cloned().collect();
+        let mut runs: Vec<_> =
+            self.state().runs.values().filter(|run| run.exit().is_none()).cloned().collect();
         runs.sort_by_key(|run| run.live.number);
         runs
     }
@@ -118,7 +119,12 @@ impl Runs {
     }
 
     fn register(&self, live: Live) -> Result<Arc<Run>, StartError> {
-        let run = Arc::new(Run { account: live.account(), ended: watch::Sender::new(None), asked: Mutex::new(None), live });
+        let run = Arc::new(Run {
+            account: live.account(),
+            ended: watch::Sender::new(None),
+            asked: Mutex::new(None),
+            live,
+        });
         self.state().runs.insert(run.live.id.clone(), Arc::clone(&run));
         Ok(run)
     }

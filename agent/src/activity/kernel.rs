@@ -21,11 +21,7 @@ pub fn record(notice: Notice, run: Option<RunId>, processes: &Processes) -> Reco
         Notice::Event(event) => seen(event, run, processes),
         Notice::Lost { count, .. } => {
             let reason = format!("{count} kernel events found no room on their way to the log");
-            let activity = Activity {
-                reason: Some(reason),
-                count,
-                ..activity(Kind::Lost, Decision::Deny)
-            };
+            let activity = Activity { reason: Some(reason), count, ..activity(Kind::Lost, Decision::Deny) };
             log::record(run, Body::Activity(Box::new(activity)))
         }
     }
@@ -107,7 +103,9 @@ fn proto(number: u8) -> String {
 /// What a kernel refusal means, for people.
 fn explain(code: Code) -> Option<&'static str> {
     Some(match code {
-        Code::KernelDestination => "a run reaches names, not addresses: look the name up, or list the range in `agents.NAME.addresses`",
+        Code::KernelDestination => {
+            "a run reaches names, not addresses: look the name up, or list the range in `agents.NAME.addresses`"
+        }
         Code::KernelPort => "the gateway offers this port to nobody",
         Code::KernelNamespace => "the network namespace isn't that of a live run",
         Code::KernelSocket => "runs have TCP and UDP over IPv4 and IPv6 only",

@@ -15,6 +15,10 @@ pub struct Args {}
 /// Says what is wrong with it, with file and place.
 pub fn run(_: &Args, path: Option<&Path>) -> anyhow::Result<ExitCode> {
     let config = Config::load(path)?;
-    println!("configuration of instance `{}`: {} agents, all well", config.instance.name, config.agents.len());
+    println!(
+        "configuration of instance `{}`: {} agents, all well",
+        config.instance.name,
+        config.agents.len()
+    );
     Ok(ExitCode::SUCCESS)
 }

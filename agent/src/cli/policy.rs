@@ -29,7 +29,9 @@ enum Verb {
     Explain(Explain),
     Fmt(Fmt),
     /// Print the Cedar schema that policies are checked against
-    #[command(after_help = "Example: strait policy schema > strait.cedarschema   # for an editor's Cedar support")]
+    #[command(
+        after_help = "Example: strait policy schema > strait.cedarschema   # for an editor's Cedar support"
+    )]
     Schema,
 }
 

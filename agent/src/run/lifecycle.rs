@@ -116,7 +116,9 @@ pub enum StartError {
         source: io::Error,
     },
     /// The record of the start could not be written: no record, no passage.
-    #[error("the start can't be recorded ({0}), so nothing was started: is the disk of the state folder full?")]
+    #[error(
+        "the start can't be recorded ({0}), so nothing was started: is the disk of the state folder full?"
+    )]
     Unrecorded(Unrecorded),
     /// The run's log could not be opened.
     #[error(transparent)]
@@ -270,11 +272,13 @@ impl Runs {
             labels: profile.labels.clone(),
             addresses: profile.addresses.clone(),
         };
-        let live = live_of(&info, &order, workspace, &netns, &veth, identity.veth_index).map_err(StartError::Live)?;
+        let live = live_of(&info, &order, workspace, &netns, &veth, identity.veth_index)
+            .map_err(StartError::Live)?;
         self.record_start(&live).await?;
         self.parts.link.run_started(info)?;
         // Moved out: the copies of stdio must be the shim's alone, or their readers never see an end.
-        let order = Arc::try_unwrap(order).map_err(|_| StartError::Live(io::Error::other("the order is still in use")))?;
+        let order = Arc::try_unwrap(order)
+            .map_err(|_| StartError::Live(io::Error::other("the order is still in use")))?;
         self.launch(live, order, &folder).await
     }
 
@@ -355,14 +359,21 @@ impl Runs {
 
     async fn record_start(&self, live: &Live) -> Result<(), StartError> {
         let agent = live.agent.parse()?;
-        self.parts.log.open_run(RunMeta { id: live.id.clone(), agent, version: live.version.clone() }).await?;
+        self.parts
+            .log
+            .open_run(RunMeta { id: live.id.clone(), agent, version: live.version.clone() })
+            .await?;
         let facts = [
             ("user", live.user.clone()),
             ("uid", live.uid.to_string()),
             ("addr", live.addr.to_string()),
             ("workspace", live.workspace.as_ref().map(|path| path.display().to_string()).unwrap_or_default()),
         ];
-        self.parts.log.event(Some(live.id.clone()), "run.started", &facts).await.map_err(StartError::Unrecorded)
+        self.parts
+            .log
+            .event(Some(live.id.clone()), "run.started", &facts)
+            .await
+            .map_err(StartError::Unrecorded)
     }
 
     async fn launch(
@@ -427,10 +438,13 @@ impl Runs {
         let facts = [
             ("reason", reason.as_str().to_owned()),
             ("exitCode", exit.map(|exit| exit.exit_code.to_string()).unwrap_or_default()),
-            ("by", match &reason {
-                Reason::Stopped { by } | Reason::Killed { by } => by.clone(),
-                _ => String::new(),
-            }),
+            (
+                "by",
+                match &reason {
+                    Reason::Stopped { by } | Reason::Killed { by } => by.clone(),
+                    _ => String::new(),
+                },
+            ),
             ("kernelEvents", stats.total.to_string()),
             ("kernelEventsLost", stats.lost.to_string()),
         ];

@@ -112,7 +112,9 @@ impl Live {
             if path.extension().is_some_and(|extension| extension == "json") {
                 match read(&path) {
                     Ok(live) => all.push(live),
-                    Err(error) => tracing::warn!(path = %path.display(), %error, "a live run's file can't be read"),
+                    Err(error) => {
+                        tracing::warn!(path = %path.display(), %error, "a live run's file can't be read")
+                    }
                 }
             }
         }
