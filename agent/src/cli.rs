@@ -39,8 +39,8 @@ use crate::{
         ended it), 127 if there is no such command, 126 if it can't be executed, 125 if Strait itself failed."
 )]
 pub struct Cli {
-    /// Configuration of the instance to talk to: a file, or a folder with `strait.toml` in it [env: STRAIT_CONFIG]
-    #[arg(long, global = true, value_name = "PATH")]
+    /// Configuration of the instance to talk to: a file, or a folder with `strait.toml` in it
+    #[arg(long, global = true, env = "STRAIT_CONFIG", value_name = "PATH")]
     config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
@@ -97,7 +97,7 @@ pub fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
-    let path = cli.config.or_else(|| std::env::var_os("STRAIT_CONFIG").map(PathBuf::from));
+    let path = cli.config;
     // These need no configuration, and `check` is there for one that doesn't load.
     match &cli.command {
         Command::Check(args) => return check::run(args, path.as_deref()),

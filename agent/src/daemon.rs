@@ -15,9 +15,8 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use strait_contract::{ids::RunId, message::GATEWAY_PORT};
+use strait_contract::ids::RunId;
 use tokio::{
-    runtime::Handle,
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch as channel},
     task::JoinSet,
@@ -29,7 +28,7 @@ use crate::{
     child::Program,
     config::Config,
     control,
-    firewall::{Firewall, Notice, Witness},
+    firewall::{Firewall, Notice},
     gate::{Gate, cgroup},
     instance::Instance,
     launch,
@@ -37,8 +36,7 @@ use crate::{
     listeners::Listeners,
     log::Log,
     netns,
-    run::{Parts, Runs, SelfTest, trust::Trust},
-    selftest,
+    run::{Parts, Runs, trust::Trust},
     supervise::Supervisor,
 };
 
@@ -94,7 +92,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         link: link.clone(),
         trust: Trust::build(&instance.run_dir.join("trust"), authority.root_pem())?,
         runc: runtime_of_containers()?,
-        self_test: self_test(&gate, &witness, instance, &link),
+        witness: witness.clone(),
     };
     let runs = Runs::new(parts).context("finding the cgroups")?;
     let adopted = runs.adopt().await.context("adopting the runs of an earlier agent")?;
@@ -192,16 +190,6 @@ fn link(
         names_per_run: config.limits.names_per_run,
     };
     Link::serve(&config.instance, parts).context("opening link.sock")
-}
-
-fn self_test(gate: &Arc<Gate>, witness: &Witness, instance: &Instance, link: &Link) -> SelfTest {
-    let (gate, witness, link) = (Arc::clone(gate), witness.clone(), link.clone());
-    let gateway = std::net::SocketAddrV4::new(instance.gateway(), GATEWAY_PORT);
-    let runtime = Handle::current();
-    Box::new(move |run| {
-        let gateway = link.gateway_alive().then_some(gateway);
-        runtime.block_on(selftest::prove(&gate, &witness, run, gateway)).map_err(|error| error.to_string())
-    })
 }
 
 /// The OCI runtime for `strait run`.

@@ -279,6 +279,17 @@ impl Gate {
         tables.set_state(number, &state)
     }
 
+    /// As [`Gate::kill`], for a run that an earlier agent admitted: by its number alone.
+    ///
+    /// # Errors
+    /// If the map can't be written. A number that isn't in it is no error: it is denied anyway.
+    pub fn kill_number(&self, number: u64) -> Result<(), GateError> {
+        let mut tables = lock(&self.tables);
+        let Some(mut state) = tables.state(number) else { return Ok(()) };
+        state.flags |= KILLED;
+        tables.set_state(number, &state)
+    }
+
     fn number(&self, run: &RunId) -> Result<u64, GateError> {
         self.admission(run).map(|admission| admission.number)
     }
@@ -385,6 +396,11 @@ impl Gate {
             }
         }
         Ok(())
+    }
+
+    /// Removes a cgroup and those below it, if nothing runs there.
+    pub fn collect_garbage_of(&self, cgroup: &Path) {
+        remove_cgroup(cgroup);
     }
 
     /// Deletes the flows of connections that the gateway never accepted and never will, as after its death:

@@ -40,10 +40,7 @@ use self::{
     shim::Exit,
     trust::Trust,
 };
-use crate::{config::Config, gate::Gate, instance::Instance, link::Link, log::Log};
-
-/// Tries to leak from a run that has no process yet; an error says what got through or what was not seen.
-pub type SelfTest = Box<dyn Fn(&RunId) -> Result<(), String> + Send + Sync>;
+use crate::{config::Config, firewall::Witness, gate::Gate, instance::Instance, link::Link, log::Log};
 
 /// What runs are made with.
 pub struct Parts {
@@ -61,8 +58,8 @@ pub struct Parts {
     pub trust: Trust,
     /// The OCI runtime.
     pub runc: PathBuf,
-    /// Run before each start.
-    pub self_test: SelfTest,
+    /// Hears what the kernel saw of a run's self-test.
+    pub witness: Witness,
 }
 
 impl fmt::Debug for Parts {

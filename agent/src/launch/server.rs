@@ -244,8 +244,8 @@ fn order(
     if request.argv.first().is_none_or(String::is_empty) {
         return Err(Refusal::Malformed("it names no command"));
     }
-    let mut texts = request.argv.iter().chain(request.env.iter().flat_map(|(name, value)| [name, value]));
-    if texts.any(|text| text.contains('\0')) {
+    let nul = |text: &String| text.contains('\0');
+    if request.argv.iter().any(nul) || request.env.iter().any(|(name, value)| nul(name) || nul(value)) {
         return Err(Refusal::Malformed("a NUL is in it"));
     }
     if request.env.iter().any(|(name, _)| name.is_empty() || name.contains('=')) {

@@ -1,14 +1,21 @@
 //! Start and end of a run, in the only order that is safe.
 //!
-//! Start: name, address → (cgroup, netns, gate, self-test) beside (folder, mounts, bundle) → record, synced →
-//! announcement → container created → known on disk → container started. End: processes → gate → veth → netns →
+//! Start: name, address → (cgroup, netns, gate) beside (folder, mounts, bundle) → record, synced → announcement →
+//! self-test → known on disk → container created → container started. End: processes → gate → veth → netns →
 //! announcement → record → cgroup → folder → address. Whatever fails on the way up is taken down the same way, and
 //! every step down is a no-op for what was never made.
 
-use std::{io, net::Ipv4Addr, os::fd::OwnedFd, path::PathBuf, sync::Arc};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::Arc,
+};
 
 use strait_contract::{
     ids::{AgentName, BadName, RunId},
+    message::GATEWAY_PORT,
     record::Unrecorded,
     run::RunInfo,
 };
@@ -33,6 +40,7 @@ use crate::{
     link::ServeError,
     log::{self, LogError, RunMeta},
     netns::{self, NetnsError, RunNetns, Veth},
+    selftest::{self, SelfTestError},
 };
 
 /// Longest command line that lists show, bytes.
@@ -100,7 +108,7 @@ pub enum StartError {
     Gate(#[from] GateError),
     /// The gate is there but doesn't hold.
     #[error("the gate does not hold, so nothing was started: {0}; see `strait doctor`")]
-    SelfTest(String),
+    SelfTest(#[from] SelfTestError),
     /// The bundle.
     #[error(transparent)]
     Bundle(#[from] BundleError),
@@ -276,13 +284,14 @@ impl Runs {
             .map_err(StartError::Live)?;
         self.record_start(&live).await?;
         self.parts.link.run_started(info)?;
+        self.prove(&live.id).await?;
         // Moved out: the copies of stdio must be the shim's alone, or their readers never see an end.
         let order = Arc::try_unwrap(order)
             .map_err(|_| StartError::Live(io::Error::other("the order is still in use")))?;
         self.launch(live, order, &folder).await
     }
 
-    /// cgroup, netns, gate, self-test.
+    /// cgroup, netns, gate.
     fn gate_run(
         &self,
         identity: &Identity,
@@ -303,8 +312,15 @@ impl Runs {
             quota: Quota::default(),
         })?;
         netns::raise(&parts.instance, &netns, &veth)?;
-        (parts.self_test)(&identity.id).map_err(StartError::SelfTest)?;
         Ok((netns, veth))
+    }
+
+    /// Tries to leak from the run's place before anything of it lives, and to reach the gateway if there is one.
+    async fn prove(&self, id: &RunId) -> Result<(), SelfTestError> {
+        let parts = &self.parts;
+        let gateway = SocketAddrV4::new(parts.instance.gateway(), GATEWAY_PORT);
+        let gateway = parts.link.gateway_alive().then_some(gateway);
+        selftest::prove(&parts.gate, &parts.witness, id, gateway).await
     }
 
     /// Folder, mounts, home, `config.json`.
