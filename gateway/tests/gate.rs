@@ -2,6 +2,14 @@
 //! clients that write bytes. Each test asserts on what the client got, what the origin saw, and the records.
 
 #![expect(unreachable_pub, reason = "the modules of a test binary export to each other")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    reason = "a test fails by panicking, in its helpers too"
+)]
 
 #[path = "gate/agent.rs"]
 mod agent;

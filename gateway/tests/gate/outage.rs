@@ -96,3 +96,20 @@ async fn a_drain_lets_answers_end() {
     assert!(all.len() > 32 << 20, "{}", all.len());
     world.log.settled().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_never_finishes_its_head_is_told_and_on_record() {
+    let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: ok").await.unwrap();
+    let got = crate::client::answer(&mut stream, false).await;
+    assert_eq!((got.status, got.code().as_str()), (400, "MALFORMED_REQUEST"));
+    assert_eq!(world.log.only_refusal().code, Some(Code::MalformedRequest));
+    // One that has had an answer may rest longer than that.
+    let host = format!("ok.test:{}", origin.port());
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    assert_eq!(get(&mut stream, &host, "/a").await.status, 200);
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert_eq!(get(&mut stream, &host, "/b").await.status, 200);
+    world.log.settled().await;
+}
