@@ -37,7 +37,6 @@ use crate::{
     log::Log,
     netns,
     preflight::{self, Level},
-    preflight::{self, Level},
     run::{Parts, Runs, trust::Trust},
     supervise::Supervisor,
 };
