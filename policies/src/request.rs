@@ -207,17 +207,24 @@ fn query(model: &Model, http: &HttpAsk<'_>) -> Result<Entity, BadQuestion> {
     Entity::new_with_tags(model.query.clone(), [], [], tags).map_err(BadQuestion::from)
 }
 
+/// What was made of a run and an action.
+struct Caller {
+    run: RunInfo,
+    uid: EntityUid,
+    entities: Entities,
+}
+
 thread_local! {
     /// Entities of the runs this thread saw: making them costs as much as a decision. A kept value is used only if
     /// the run it was made from is equal, so what is kept can't be wrong.
-    static CALLERS: RefCell<HashMap<(u64, Action), (RunInfo, EntityUid, Entities)>> = RefCell::default();
+    static CALLERS: RefCell<HashMap<(u64, Action), Caller>> = RefCell::default();
 }
 
 /// The run and the entities of it and of the action.
 fn caller(model: &Model, run: &RunInfo, action: Action) -> Result<(EntityUid, Entities), BadQuestion> {
     CALLERS.with_borrow_mut(|callers| {
         match callers.get(&(run.number, action)) {
-            Some((kept, uid, entities)) if kept == run => return Ok((uid.clone(), entities.clone())),
+            Some(kept) if kept.run == *run => return Ok((kept.uid.clone(), kept.entities.clone())),
             Some(_) => {}
             None if callers.len() >= CALLERS_KEPT => callers.clear(),
             None => {}
@@ -226,7 +233,8 @@ fn caller(model: &Model, run: &RunInfo, action: Action) -> Result<(EntityUid, En
         let uid = entity.uid();
         let action_entity = model.actions.get(action).entity.clone();
         let entities = Entities::from_entities([entity, action_entity], None).map_err(BadQuestion::from)?;
-        callers.insert((run.number, action), (run.clone(), uid.clone(), entities.clone()));
+        let caller = Caller { run: run.clone(), uid: uid.clone(), entities: entities.clone() };
+        callers.insert((run.number, action), caller);
         Ok((uid, entities))
     })
 }
