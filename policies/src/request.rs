@@ -36,6 +36,33 @@ impl BadQuestion {
     }
 }
 
+/// Whether `ask` is written as rules are.
+///
+/// # Errors
+/// A spelling that no rule can name: `post`, `OK.test`, `ok.test.`. A forbid would not match it, while the upstream
+/// may well take it for the usual one.
+pub(crate) fn canonical(ask: &Ask<'_>) -> Result<(), BadQuestion> {
+    let lower = |text: &str| text.bytes().any(|byte| byte.is_ascii_lowercase());
+    let odd_name = |name: &str| name.ends_with('.') || name.bytes().any(|byte| byte.is_ascii_uppercase());
+    let odd = match ask {
+        Ask::Http(http) if lower(http.method) => Some(("method", http.method)),
+        Ask::Http(http) if odd_name(http.host) => Some(("host", http.host)),
+        Ask::Http(http) if odd_name(http.scheme) => Some(("scheme", http.scheme)),
+        Ask::Http(http) if !http.path.starts_with('/') => Some(("path", http.path)),
+        Ask::Http(HttpAsk { content_type: Some(kind), .. }) if odd_name(kind) => {
+            Some(("content type", *kind))
+        }
+        Ask::Connect { host: Some(host), .. } if odd_name(host) => Some(("host", *host)),
+        Ask::Dns { name, .. } if odd_name(name) => Some(("name", *name)),
+        Ask::Dns { record_type, .. } if lower(record_type) => Some(("record type", *record_type)),
+        _ => None,
+    };
+    match odd {
+        Some((what, text)) => Err(BadQuestion(format!("{what} `{text}` is not in canonical form"))),
+        None => Ok(()),
+    }
+}
+
 /// What Cedar is asked.
 #[derive(Debug)]
 pub(crate) struct Asked {

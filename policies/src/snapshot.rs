@@ -14,7 +14,7 @@ use crate::{
     problem::{Problem, Refused},
     question::{Question, Verdict},
     reads::Reads,
-    request::Builder,
+    request::{self, Builder},
 };
 
 /// A policy set that was checked whole. Sharing it needs no lock; replacing it is the caller's business.
@@ -129,6 +129,7 @@ impl Snapshot {
     /// What the rules say that can concern `question`.
     fn tally(&self, question: &Question<'_>) -> Result<Tally<'_>, String> {
         let model = Model::get().map_err(|error| error.to_string())?;
+        request::canonical(&question.ask).map_err(|error| error.to_string())?;
         let lineage = self.names.lineage(model, &question.ask);
         let buckets = self.buckets(question, &lineage);
         let mut tally = Tally::default();

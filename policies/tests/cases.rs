@@ -1,5 +1,5 @@
 //! The policy cases of `policies/cases` and the example policies.
-#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::{
     fs,
