@@ -88,7 +88,7 @@ pub(crate) fn load(model: &Model, files: &[PolicyFile]) -> Result<Vec<Rule>, Ref
 }
 
 fn parse(sources: Sources<'_>, number: usize, file: &PolicyFile) -> Result<Vec<Rule>, Vec<Problem>> {
-    bounds::check(file).map_err(|problem| vec![problem])?;
+    bounds::check(file).map_err(|refused| refused.problems)?;
     let set = syntax(file)?;
     let mut problems: Vec<Problem> = set
         .templates()

@@ -1,4 +1,5 @@
 //! The policy cases of `policies/cases` and the example policies.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::{
     fs,
