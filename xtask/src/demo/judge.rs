@@ -10,12 +10,14 @@ use std::{
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use super::{
-    installation::Installation,
-    internet::{Internet, Seen},
-    steps::{Arrival, Step, Verdict},
+use super::steps::{Arrival, Step, Verdict};
+use crate::{
+    interrupt,
+    lab::{
+        installation::Installation,
+        internet::{Internet, Seen},
+    },
 };
-use crate::interrupt;
 
 /// How long a client may take.
 const CLIENT: Duration = Duration::from_secs(60);
