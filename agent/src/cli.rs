@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod completions;
+pub mod doctor;
 pub mod kill;
 pub mod log;
 pub mod man;
@@ -64,6 +65,8 @@ enum Command {
     Reload(reload::Args),
     /// Show what left, or tried to
     Log(log::Args),
+    /// Try to leak, and check every wall
+    Doctor(doctor::Args),
     /// Check and explain policies
     Policy(policy::Args),
     /// Print a completion script for a shell
@@ -114,6 +117,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(&args, &instance),
         Command::Reload(args) => reload::run(&args, &instance),
         Command::Log(args) => log::run(args, &instance),
+        Command::Doctor(args) => doctor::run(&args, &instance),
         Command::Policy(args) => policy::run(&args, &instance),
         Command::Check(_) | Command::Completions(_) | Command::Man(_) => Ok(ExitCode::SUCCESS),
     }

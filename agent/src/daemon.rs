@@ -36,6 +36,7 @@ use crate::{
     listeners::Listeners,
     log::Log,
     netns,
+    preflight::{self, Level},
     run::{Parts, Runs, trust::Trust},
     supervise::Supervisor,
 };
@@ -62,6 +63,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 
 async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let instance = &config.instance;
+    fit(instance)?;
     folders(instance)?;
     let log = Log::open(config.log_options()).context("opening the log")?;
     let gate = Arc::new(gate(instance)?);
@@ -140,6 +142,22 @@ async fn until_stopped(tasks: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Resul
             Err(error) => Err(error).context("a part of the agent broke"),
         },
     }
+}
+
+/// Stops before anything is changed if the host lacks what enforcement needs; says what it does without.
+fn fit(instance: &Instance) -> anyhow::Result<()> {
+    let report = preflight::check(instance);
+    for finding in &report.findings {
+        match finding.level {
+            Level::Ok => {}
+            Level::Degraded => tracing::warn!(fix = finding.fix, "{}: {}", finding.name, finding.detail),
+            Level::Failed => tracing::error!(fix = finding.fix, "{}: {}", finding.name, finding.detail),
+        }
+    }
+    if report.level() == Level::Failed {
+        bail!("this host can't enforce: mend what is named above; `strait doctor` shows it again");
+    }
+    Ok(())
 }
 
 fn folders(instance: &Instance) -> anyhow::Result<()> {

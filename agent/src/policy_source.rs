@@ -6,7 +6,7 @@
 use std::{
     io,
     io::{Read as _, Write as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Stdio,
     time::{Duration, Instant},
 };

@@ -15,6 +15,7 @@ mod setup;
 mod test;
 mod tidy;
 mod toolchain;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -45,6 +46,8 @@ enum Verb {
     Test(test::Args),
     /// Compare with peers from Debian, in one run (needs root).
     Bench(bench::Args),
+    /// Check the kernel side on the kernels of the matrix, in virtual machines.
+    VmTest(vm::Args),
     /// Format, clippy, dependencies, docs, policy cases, tree.
     Check,
 }
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Verb::Demo(args) => demo::run(args),
         Verb::Test(args) => test::run(args),
         Verb::Bench(args) => bench::run(args),
+        Verb::VmTest(args) => vm::run(&args),
         Verb::Check => check::run(),
     };
     exit_code(done)

@@ -26,7 +26,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Check(Check),
-    Explain(Explain),
+    Explain(Box<Explain>),
     Fmt(Fmt),
     /// Print the Cedar schema that policies are checked against
     #[command(

@@ -117,7 +117,12 @@ fn mounts(workspace: PathBuf, ro: &[PathBuf], rw: &[PathBuf], program: &Program)
     let mut mounts = vec![Wanted { path: workspace, access: Access::ReadWrite, purpose: Purpose::Workspace }];
     mounts.extend(ro.iter().map(wanted(Access::ReadOnly, Purpose::Extra)));
     mounts.extend(rw.iter().map(wanted(Access::ReadWrite, Purpose::Extra)));
-    mounts.extend(program.mounts.iter().map(wanted(Access::ReadOnly, Purpose::Program)));
+    // A program in the workspace is there already, and must not make a part of it read-only.
+    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    let shown: Vec<PathBuf> = mounts.iter().map(|mount| real(&mount.path)).collect();
+    let hidden =
+        program.mounts.iter().filter(|path| !shown.iter().any(|shown| real(path).starts_with(shown)));
+    mounts.extend(hidden.map(wanted(Access::ReadOnly, Purpose::Program)));
     mounts
 }
 

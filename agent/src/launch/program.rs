@@ -75,7 +75,7 @@ struct Search<'a> {
 impl Search<'_> {
     fn command(&mut self, command: &str, depth: usize) -> Option<PathBuf> {
         let path = if command.contains('/') {
-            std::path::absolute(command).ok()?
+            std::path::absolute(command).ok().filter(|path| is_program(path))?
         } else {
             let folders = std::env::split_paths(self.search).filter(|folder| folder.is_absolute());
             folders.map(|folder| folder.join(command)).find(|path| is_program(path))?

@@ -110,7 +110,7 @@ pub struct Running {
 pub async fn create(start: Start<'_>) -> Result<Created, ShimError> {
     let (ours, theirs) = UnixStream::pair()?;
     let theirs = theirs.into_std()?;
-    // The shim has no runtime: it waits in read(2).
+    // The shim has no runtime: it reads and writes blocking, and the mode belongs to the socket, not to our copy.
     theirs.set_nonblocking(false)?;
     let theirs = OwnedFd::from(theirs);
     spawn(start, &theirs).await?;

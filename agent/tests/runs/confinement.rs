@@ -185,3 +185,16 @@ fn languages_and_tools_start() {
         assert!(text.contains(expected), "{argv:?}: {output:?}");
     }
 }
+
+/// A program that lies in the workspace doesn't make the workspace read-only.
+#[test]
+fn a_script_of_the_workspace_may_change_the_workspace() {
+    let rig = Rig::new();
+    let workspace = rig.workspace("w");
+    let script = workspace.join("script.sh");
+    std::fs::write(&script, "#!/bin/sh\necho made > made && cat made\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = rig.strait();
+    let output = command.current_dir(&workspace).args(["run", "--", "./script.sh"]).output().unwrap();
+    assert_eq!(output.stdout, b"made\n", "{output:?}");
+}

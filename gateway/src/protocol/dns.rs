@@ -334,5 +334,3 @@ fn reversed(text: &str) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::new(d, c, b, a))
 }
 
-#[cfg(test)]
-mod tests;

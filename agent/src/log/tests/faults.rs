@@ -65,6 +65,7 @@ async fn a_full_disk_refuses_leaves_no_half_record_and_recovers_by_itself() {
     );
     assert_eq!(lines(dir, "s").len(), s);
 
+    drop(ballast);
     fs::remove_file(dir.join("ballast")).unwrap();
     log.append_synced(vec![request("r", "https://a.test/last")]).await.unwrap();
     let all = lines(dir, "r");

@@ -20,7 +20,7 @@ use super::{
     Front, Origin,
     body::Body,
     endpoint,
-    head::{HeadLimits, Strict, Violation, Watch},
+    head::{HeadLimits, Strict, Watch},
     proxy,
     read::{self, Asked},
 };
@@ -44,21 +44,41 @@ where
         service_fn(move |request| watched(Arc::clone(&front), Arc::clone(&watch), request))
     };
     let connection = builder(&front).serve_connection(TokioIo::new(strict), service).with_upgrades();
-    let served = {
+    let (served, silent) = {
         let mut connection = std::pin::pin!(connection);
+        let patience = first_head(&front, &watch);
         tokio::select! {
-            served = connection.as_mut() => served,
+            served = connection.as_mut() => (served, false),
+            () = patience => (Ok(()), true),
             () = front.context.stopped() => {
                 connection.as_mut().graceful_shutdown();
-                connection.as_mut().await
+                (connection.as_mut().await, false)
             }
         }
     };
+    if silent {
+        let seconds = front.context.settings.limits.head_seconds;
+        let reason = format!("no whole request head came within {seconds} s");
+        let refusal = Refusal::new(Code::MalformedRequest, reason);
+        if let Some(watch) = Arc::into_inner(watch) {
+            malformed(&front, refusal, watch).await;
+        }
+        return;
+    }
     if let Err(error) = served {
         tracing::debug!(%error, "a connection of a run broke");
     }
     if let Some((violation, watch)) = watch.violation().zip(Arc::into_inner(watch)) {
-        malformed(&front, violation, watch).await;
+        malformed(&front, Refusal::new(Code::MalformedRequest, violation.to_string()), watch).await;
+    }
+}
+
+/// Resolves if a connection has brought no head within its time. Later heads have the idle time: between
+/// them a connection may rest.
+async fn first_head<IO>(front: &Front, watch: &Watch<IO>) {
+    tokio::time::sleep(front.context.head_time()).await;
+    if watch.heads() > 0 || watch.violation().is_some() {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -80,11 +100,10 @@ async fn watched<IO>(
 }
 
 /// Records a message that is not HTTP as it should be, and says so to the client on the raw stream.
-async fn malformed<IO>(front: &Front, violation: Violation, watch: Watch<IO>)
+async fn malformed<IO>(front: &Front, refusal: Refusal, watch: Watch<IO>)
 where
     IO: AsyncWrite + Unpin,
 {
-    let refusal = Refusal::new(Code::MalformedRequest, violation.to_string());
     let to = match &front.place {
         Origin::Fixed { to, .. } => facts::destination(to),
         Origin::Proxy => Destination::default(),
