@@ -19,6 +19,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("agent/src/run/shim.rs", "descriptors passed to the shim"),
     ("agent/src/selftest.rs", "a fork that enters the run's namespace"),
     ("agent/contract/src/flow/sockopt.rs", "getsockopt of a flow, which no crate offers"),
+    ("agent/tests/containment/", "probes that make raw system calls a library wouldn't"),
     ("agent/tool/src/descriptors.rs", "descriptors that came with the process"),
     ("agent/tool/src/spawn.rs", "signal masks between fork and exec"),
 ];
