@@ -83,7 +83,8 @@ impl Rig {
 
     /// A fresh folder to work in, everybody's.
     pub fn workspace(&self, name: &str) -> PathBuf {
-        let path = self.folder.path().join("work").join(name);
+        // Its real name, which is the one it has inside.
+        let path = self.folder.path().canonicalize().unwrap().join("work").join(name);
         fs::create_dir_all(&path).unwrap();
         open(self.folder.path());
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
