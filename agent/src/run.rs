@@ -198,7 +198,7 @@ impl Run {
 
     fn reason(&self, exit: Option<Exit>) -> Reason {
         let asked = self.asked().clone();
-        asked.unwrap_or(if exit.is_some() { Reason::Exited } else { Reason::Crash })
+        asked.unwrap_or_else(|| if exit.is_some() { Reason::Exited } else { Reason::Crash })
     }
 
     fn end(&self, exit: Option<Exit>, reason: Reason) {

@@ -50,7 +50,10 @@ impl Rig {
         let name = format!("rt{}-{number}", std::process::id());
         let folder = tempfile::Builder::new().prefix(&name).tempdir_in("/var/tmp").unwrap();
         let lib = lib_dir();
-        let config = folder.path().join("strait.toml");
+        // Apart from the workspaces: Strait's own folders are no workspace, nor is what holds one.
+        let config = folder.path().join("etc/strait.toml");
+        fs::create_dir(folder.path().join("etc")).unwrap();
+        open(&folder.path().join("etc"));
         // A block of its own per rig: rigs of one test binary run side by side.
         let pool = format!("10.211.{number}.0/24");
         let text = format!(
@@ -80,7 +83,8 @@ impl Rig {
 
     /// A fresh folder to work in, everybody's.
     pub fn workspace(&self, name: &str) -> PathBuf {
-        let path = self.folder.path().join(name);
+        // Its real name, which is the one it has inside.
+        let path = self.folder.path().canonicalize().unwrap().join("work").join(name);
         fs::create_dir_all(&path).unwrap();
         open(self.folder.path());
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
