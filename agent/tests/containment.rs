@@ -8,7 +8,6 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::string_slice,
     reason = "a test with a harness of its own isn't seen as one"
 )]
 

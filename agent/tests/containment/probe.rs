@@ -427,5 +427,10 @@ pub(crate) fn sniff(fd: &OwnedFd) -> Option<String> {
     if from.octets()[0] == 127 || from == to {
         return None;
     }
+    // The gateway's own answer to a run that has just ended: without its veth the rig's forbidden uplink is the
+    // only route left. No packet of a run can have this destination and arrive here.
+    if from == crate::server::GATEWAY && to.octets()[..2] == [10, 203] {
+        return None;
+    }
     Some(format!("{from} > {to} proto {}", bytes[9]))
 }

@@ -38,7 +38,7 @@ pub(crate) struct Rig {
     pub(crate) runtime: Runtime,
     notices: Arc<Mutex<Vec<Notice>>>,
     servers: Vec<Child>,
-    canary: Arc<AtomicU64>,
+    canary: Arc<Mutex<Vec<String>>>,
     datagrams: Arc<AtomicU64>,
     next: AtomicU32,
 }
@@ -156,9 +156,7 @@ impl Rig {
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                if line.starts_with("seen") {
-                    seen.fetch_add(1, Ordering::SeqCst);
-                }
+                seen.lock().unwrap().push(line);
             }
         });
         self.servers.push(child);
@@ -180,10 +178,17 @@ impl Rig {
         self.servers.push(child);
     }
 
-    /// Packets from runs that the internet has seen so far.
-    pub(crate) fn canary(&self) -> u64 {
+    /// How many packets the internet has seen so far.
+    pub(crate) fn canary(&self) -> usize {
         std::thread::sleep(Duration::from_millis(60));
-        self.canary.load(Ordering::SeqCst)
+        self.canary.lock().unwrap().len()
+    }
+
+    /// Nothing has reached the internet since [`Rig::canary`] said `before`.
+    pub(crate) fn nothing_left(&self, before: usize) {
+        self.canary();
+        let seen = self.canary.lock().unwrap();
+        assert!(seen.len() == before, "it left: {:?}", &seen[before..]);
     }
 
     /// Datagrams that the gateway has got so far.

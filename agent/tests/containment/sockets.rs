@@ -70,7 +70,7 @@ fn other_tcp(rig: &Rig) {
     let told = events.iter().find(|event| event.dst == Some(OTHER.into())).unwrap();
     assert!(told.caller.as_ref().unwrap().comm.starts_with("containment"), "{told:?}");
     assert!(told.cookie.is_some() && told.netns == Some(run.netns.cookie), "{told:?}");
-    assert_eq!(rig.canary(), before);
+    rig.nothing_left(before);
     rig.end(&run);
 }
 
@@ -118,7 +118,7 @@ fn fast_open(rig: &Rig) {
     let got = rig.act(&run, "tfo 192.0.2.1:443");
     assert!(got[0].is_refused(), "{got:?}");
     assert_eq!(denied(&rig.events(&run), Hook::Connect4, Code::KernelDestination), 1);
-    assert_eq!(rig.canary(), before);
+    rig.nothing_left(before);
     rig.end(&run);
 }
 
@@ -135,7 +135,7 @@ fn udp_sends(rig: &Rig) {
     let events = rig.events(&run);
     assert_eq!(denied(&events, Hook::Sendmsg4, Code::KernelDestination), 3, "{events:?}");
     assert_eq!(denied(&events, Hook::Connect4, Code::KernelDestination), 1, "{events:?}");
-    assert_eq!(rig.canary(), before);
+    rig.nothing_left(before);
     rig.end(&run);
 }
 
@@ -187,7 +187,7 @@ fn dns(rig: &Rig) {
     }
     assert_eq!(got[3].text, "from=10.203.0.1:53", "{got:?}");
     assert!(got[4].text.contains("dst=8.8.8.8:53"), "{got:?}");
-    assert_eq!(rig.canary(), before);
+    rig.nothing_left(before);
     rig.end(&run);
 }
 

@@ -5,7 +5,10 @@ use std::fs;
 use rustix::io::Errno;
 use strait_agent::{doctor::examine, netns, preflight::Level};
 
-use crate::{Test, rig::Rig};
+use crate::{
+    Test,
+    rig::{Rig, eventually},
+};
 
 pub(crate) const TESTS: &[Test] =
     &[("principle_1_with_every_link_removed_nothing_leaves_and_doctor_fails", links_removed)];
@@ -43,7 +46,7 @@ fn links_removed(rig: &Rig) {
     let attempt = "sh ip route replace default via 10.203.0.1 dev eth0 onlink;tcp 192.0.2.1:443;\
                    udp-send 192.0.2.1:9999;udp-send 8.8.8.8:53";
     rig.act(&run, attempt);
-    assert_eq!(rig.canary(), canary, "nothing left");
+    rig.nothing_left(canary);
     forward("1");
     rig.act(&run, attempt);
     let seen = rig.canary();
