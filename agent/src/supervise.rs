@@ -202,8 +202,9 @@ pub fn child_main(argument: &str) -> anyhow::Result<()> {
         rustix::process::setrlimit(resource, limit)
     };
     limit(Resource::Core, 0).context("forbidding core dumps")?;
-    let most = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(FILES).max(FILES);
-    limit(Resource::Nofile, FILES.min(most)).context("raising the limit of open files")?;
+    // More than the hard limit needs CAP_SYS_RESOURCE, which not every root has.
+    let most = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(FILES);
+    limit(Resource::Nofile, FILES.min(most)).context("setting the limit of open files")?;
     drop_privileges(&role)?;
     let mut command = Command::new(&role.executable);
     command.env_clear().env("STRAIT_LINK", &role.link);
