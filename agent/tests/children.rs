@@ -80,7 +80,7 @@ async fn listeners_are_in_the_strait_netns_and_held_a_moment_after_the_gateway()
         })
     };
     assert!(dial(rig.instance.strait_netns()).unwrap(), "positive control: dialled in the strait netns");
-    assert!(!dial("/proc/1/ns/net".into()).unwrap(), "not in the host's");
+    assert!(!dial("/proc/self/ns/net".into()).unwrap(), "not in the host's");
 
     drop(sockets);
     listeners.gateway_gone();

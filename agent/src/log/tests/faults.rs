@@ -120,6 +120,7 @@ async fn kill_9_amid_writing_loses_no_acknowledged_record_and_leaves_no_half_lin
             }
         }
         child.wait().unwrap();
+        assert!(acknowledged > 300, "the child wrote: {acknowledged}");
         let log = Log::open(options(dir.path())).unwrap();
         let opened = log.open_run(meta("r")).await.unwrap();
         assert!(
