@@ -79,8 +79,15 @@ async fn listeners_are_in_the_strait_netns_and_held_a_moment_after_the_gateway()
             std::net::TcpStream::connect_timeout(&expect[1], Duration::from_secs(1)).is_ok()
         })
     };
-    assert!(dial(rig.instance.strait_netns()).unwrap(), "positive control: dialled in the strait netns");
-    assert!(!dial("/proc/self/ns/net".into()).unwrap(), "not in the host's");
+    assert!(dial(rig.instance.strait_netns()).unwrap(), "dialled in the strait netns");
+    // Address and port as `/proc/net/tcp` writes them, in state LISTEN.
+    let entry = format!("{:08X}:0050 00000000:0000 0A", u32::from(gateway).swap_bytes());
+    let listed = |path: PathBuf| {
+        netns::within(&path, || fs::read_to_string("/proc/thread-self/net/tcp").unwrap().contains(&entry))
+            .unwrap()
+    };
+    assert!(listed(rig.instance.strait_netns()), "positive control");
+    assert!(!listed("/proc/self/ns/net".into()), "not in the host's");
 
     drop(sockets);
     listeners.gateway_gone();
