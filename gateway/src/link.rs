@@ -83,7 +83,10 @@ impl Link {
         let (handover, listeners) = mpsc::channel(1);
         let kept = batches::Kept::default();
         let path = path.to_owned();
-        (Self { path, gateway, queue, questions, handover, has_listeners: false, sessions: 0, kept }, listeners)
+        (
+            Self { path, gateway, queue, questions, handover, has_listeners: false, sessions: 0, kept },
+            listeners,
+        )
     }
 
     /// Serves the link for ever.

@@ -35,7 +35,14 @@ impl Run {
     /// A run that has just been announced.
     pub fn new(info: RunInfo, names: Names) -> Self {
         let (ended, _) = watch::channel(false);
-        Self { info, names, pool: Pool::default(), connections: AtomicU32::new(0), session: AtomicU64::new(0), ended }
+        Self {
+            info,
+            names,
+            pool: Pool::default(),
+            connections: AtomicU32::new(0),
+            session: AtomicU64::new(0),
+            ended,
+        }
     }
 
     /// Counts one more connection in; `None` if the run has used its quota up.

@@ -333,4 +333,3 @@ fn reversed(text: &str) -> Option<Ipv4Addr> {
     let [a, b, c, d] = addr.octets();
     Some(Ipv4Addr::new(d, c, b, a))
 }
-

@@ -39,7 +39,8 @@ fn pack(kept: &mut Kept, entries: Vec<Entry>) -> Option<(u64, Vec<String>)> {
 #[test]
 fn a_bad_record_is_found_and_the_others_of_its_batch_are_written() {
     let mut kept = Kept::default();
-    let (entries, mut waiting): (Vec<_>, Vec<_>) = ["a", "bad", "c"].map(|name| entry(name, false)).into_iter().unzip();
+    let (entries, mut waiting): (Vec<_>, Vec<_>) =
+        ["a", "bad", "c"].map(|name| entry(name, false)).into_iter().unzip();
     let (batch, _) = pack(&mut kept, entries).unwrap();
     kept.answered(batch, Some(Unrecorded::Run));
     let alone = send(&mut kept);
