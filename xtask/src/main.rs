@@ -13,6 +13,7 @@ mod setup;
 mod test;
 mod tidy;
 mod toolchain;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -41,6 +42,8 @@ enum Verb {
     Demo(demo::Args),
     /// Run the whole test suite (needs root), or the tests whose names contain FILTER.
     Test(test::Args),
+    /// Check the kernel side on the kernels of the matrix, in virtual machines.
+    VmTest(vm::Args),
     /// Format, clippy, dependencies, docs, policy cases, tree.
     Check,
 }
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Verb::Build(args) => build::run(args).map(drop),
         Verb::Demo(args) => demo::run(args),
         Verb::Test(args) => test::run(args),
+        Verb::VmTest(args) => vm::run(&args),
         Verb::Check => check::run(),
     };
     exit_code(done)

@@ -39,6 +39,8 @@ pub(crate) enum Need {
     Check,
     /// To compare with peers.
     Bench,
+    /// To boot kernels.
+    Vm,
 }
 
 /// One thing to install.
@@ -91,7 +93,7 @@ fn missing(needs: &[Need], vm: bool) -> Vec<Step> {
         }
         Group::Run => needs.iter().any(|need| matches!(need, Need::Test | Need::Bench)),
         Group::Bench => needs.iter().any(|need| matches!(need, Need::Bench)),
-        Group::Vm => vm,
+        Group::Vm => vm || needs.iter().any(|need| matches!(need, Need::Vm)),
     };
     let packages: Vec<_> = PACKAGES.iter().filter(|p| wanted(p.group) && !p.provided()).collect();
     let mut steps = Vec::new();
