@@ -194,6 +194,13 @@ fn server_tls(name: &str) -> (Arc<ServerConfig>, String) {
     (Arc::new(config), made.cert.pem())
 }
 
+/// An anchor that signed nothing here.
+fn stranger() -> String {
+    let mut params = rcgen::CertificateParams::new(vec!["ca.test".to_owned()]).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "stranger");
+    params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
+}
+
 #[test]
 fn upstream_certificates_are_verified_for_the_name() {
     let (config, pem) = server_tls("tls.test");
@@ -232,10 +239,12 @@ fn upstream_certificates_are_verified_for_the_name() {
         };
         let trusting = Setup { anchors: pem.clone(), ..setup() };
         assert_eq!(try_tls(&trusting, "tls.test", 443, 4000).await.unwrap(), "secret");
-        let other = Setup { anchors: server_tls("tls.test").1, ..setup() };
+        let renewed = Setup { anchors: server_tls("tls.test").1, ..setup() };
+        let stranger = Setup { anchors: stranger(), ..setup() };
         for (setup, name, port, says) in [
             (&setup(), "tls.test", 443, "ca-certificates"),
-            (&other, "tls.test", 443, "network.trust"),
+            (&stranger, "tls.test", 443, "add the CA to `network.trust`"),
+            (&renewed, "tls.test", 443, "renew it in `network.trust`"),
             (&trusting, "wrong.test", 443, "not acceptable"),
             (&trusting, "tls.test", 80, "handshake"),
         ] {
