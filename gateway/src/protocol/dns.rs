@@ -57,6 +57,8 @@ pub(crate) struct Resolver {
     gateway: Arc<Gateway>,
     folds: Folds,
     under_way: permitted::UnderWay,
+    /// Second of the last host record about a stranger.
+    stranger_at: AtomicU64,
 }
 
 /// What becomes of a packet.
@@ -77,7 +79,12 @@ pub async fn serve(
     stop: watch::Receiver<bool>,
 ) {
     let resolver =
-        Arc::new(Resolver { gateway, folds: Folds::default(), under_way: permitted::UnderWay::default() });
+        Arc::new(Resolver {
+            gateway,
+            folds: Folds::default(),
+            under_way: permitted::UnderWay::default(),
+            stranger_at: AtomicU64::new(0),
+        });
     let result = tokio::try_join!(
         udp::serve(Arc::clone(&resolver), udp, stop.clone()),
         tcp::serve(Arc::clone(&resolver), tcp, stop.clone()),
@@ -111,9 +118,8 @@ impl Resolver {
 
     #[cold]
     fn stranger(&self, addr: Ipv4Addr) {
-        static LAST: AtomicU64 = AtomicU64::new(0);
         let second = now_ms() / 1000;
-        if LAST.swap(second, Ordering::Relaxed) == second {
+        if self.stranger_at.swap(second, Ordering::Relaxed) == second {
             return;
         }
         tracing::warn!(peer = %addr, "a lookup came from an address that is no run's");

@@ -113,3 +113,22 @@ async fn a_client_that_never_finishes_its_head_is_told_and_on_record() {
     assert_eq!(get(&mut stream, &host, "/b").await.status, 200);
     world.log.settled().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_away_is_on_record_and_its_request_is_cancelled() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let world = World::with(ALL_OK).await;
+    let mut stream = world.connect("ok.test", port).await;
+    stream.write_all(format!("GET /slow HTTP/1.1\r\nHost: ok.test:{port}\r\n\r\n").as_bytes()).await.unwrap();
+    let (mut upstream, _) = listener.accept().await.unwrap();
+    let mut byte = [0u8];
+    upstream.read_exact(&mut byte).await.unwrap();
+    drop(stream);
+    assert!(
+        !crate::client::rest(&mut upstream).await.is_empty(),
+        "the upstream sees the end of the connection"
+    );
+    assert_eq!(world.log.done_of(Kind::Request, 1).await[0].code, Some(Code::ClientGone));
+    world.log.settled().await;
+}

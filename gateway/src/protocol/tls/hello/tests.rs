@@ -192,7 +192,7 @@ proptest! {
             let theirs = theirs.client_hello();
             let First::Hello(ours) = ours else { return Err(TestCaseError::fail(format!("{ours:?}"))) };
             if let Sni::Name(name) = &ours.sni {
-                prop_assert_eq!(theirs.server_name().map(|it| Name::parse(it)), Some(Ok(name.clone())));
+                prop_assert_eq!(theirs.server_name().map(Name::parse), Some(Ok(name.clone())));
             }
             let alpn: Vec<Vec<u8>> = theirs.alpn().into_iter().flatten().map(<[u8]>::to_vec).collect();
             prop_assert_eq!(alpn, ours.alpn);
