@@ -14,6 +14,9 @@ use crate::{
     log,
 };
 
+/// Said of the canary that proves a run to be held.
+const SELF_TEST: &str = "Strait's own self-test before the run's first process: refused, as it must be";
+
 /// What the kernel reported, as a record of the run it names; without a run it belongs to the host's chain.
 /// Reads `/proc`: not for an async thread under load.
 pub fn record(notice: Notice, run: Option<RunId>, processes: &Processes) -> Record {
@@ -39,9 +42,10 @@ fn seen(event: KernelEvent, run: Option<RunId>, processes: &Processes) -> Record
         exe: processes.exe(caller.tgid).map(|exe| exe.to_string()),
         digest: None,
     });
+    let reason = if event.awaited { Some(SELF_TEST) } else { event.code.and_then(explain) };
     let activity = Activity {
         code: event.code,
-        reason: event.code.and_then(explain).map(str::to_owned),
+        reason: reason.map(str::to_owned),
         dst: Destination {
             name: None,
             addr: event.dst.map(|dst| dst.ip()),

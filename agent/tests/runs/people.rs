@@ -90,7 +90,7 @@ fn status_tells_of_a_missing_gateway_and_reload_of_what_is_in_force() {
     assert!(String::from_utf8_lossy(&status.stdout).contains("not connected"), "{status:?}");
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let reply = rig.block_on(async { rig.reloads.lock().unwrap().recv().await }).unwrap();
+            let reply = rig.reloads.lock().unwrap().blocking_recv().unwrap();
             reply.send(Err("strait.toml:3: unknown key".to_owned())).unwrap();
         });
         let refused = rig.strait().arg("reload").output().unwrap();

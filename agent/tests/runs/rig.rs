@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::{
