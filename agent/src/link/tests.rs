@@ -64,7 +64,7 @@ impl Rig {
         let meta =
             RunMeta { id: name.parse().unwrap(), agent: "coder".parse().unwrap(), version: "1".into() };
         self.log.open_run(meta).await.unwrap();
-        self.link.run_started(info(name)).unwrap();
+        self.link.run_started(info(name), &self.instance.run_dir.join(format!("{name}.names"))).unwrap();
     }
 
     fn gateway(&self) -> FakeGateway {
