@@ -94,7 +94,14 @@ impl Rig {
         let listen = |port| TcpListener::bind((instance.gateway(), port));
         let listeners = netns::within(&instance.strait_netns(), || (listen(TRANSPARENT_PORT), listen(22)))?;
         fs::write("/sys/fs/cgroup/cgroup.procs", "0")?;
-        Ok(Self { transparent: listeners.0?, other: listeners.1?, gate: Arc::new(gate), instance, run, netns })
+        Ok(Self {
+            transparent: listeners.0?,
+            other: listeners.1?,
+            gate: Arc::new(gate),
+            instance,
+            run,
+            netns,
+        })
     }
 
     fn place(&self) -> selftest::Place {

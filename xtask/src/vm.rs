@@ -184,7 +184,8 @@ fn boot(kernel: &Kernel, initramfs: &Path, filter: Option<&str>) -> Result<bool>
     command.arg("-initrd").arg(initramfs).arg("-append").arg(append.trim_end());
     let console = read_for(&mut command, PATIENCE)?;
     std::io::stdout().write_all(console.as_bytes())?;
-    let Some(summary) = console.lines().find(|line| line.starts_with("vm: ") && line.contains(" passed, ")) else {
+    let Some(summary) = console.lines().find(|line| line.starts_with("vm: ") && line.contains(" passed, "))
+    else {
         bail!("the VM said nothing of its claims within {PATIENCE:?}");
     };
     Ok(summary.trim_end().ends_with(", 0 failed") && !summary.starts_with("vm: 0 passed"))
@@ -192,7 +193,17 @@ fn boot(kernel: &Kernel, initramfs: &Path, filter: Option<&str>) -> Result<bool>
 
 fn qemu(kernel: &Kernel, accelerator: &str) -> Command {
     let mut command = Command::new("qemu-system-x86_64");
-    command.args(["-accel", accelerator, "-m", "512", "-smp", "2", "-nographic", "-no-reboot", "-nodefaults"]);
+    command.args([
+        "-accel",
+        accelerator,
+        "-m",
+        "512",
+        "-smp",
+        "2",
+        "-nographic",
+        "-no-reboot",
+        "-nodefaults",
+    ]);
     command.args(["-serial", "stdio"]).arg("-kernel").arg(&kernel.image);
     command
 }

@@ -78,13 +78,12 @@ pub async fn serve(
     tcp: std::net::TcpListener,
     stop: watch::Receiver<bool>,
 ) {
-    let resolver =
-        Arc::new(Resolver {
-            gateway,
-            folds: Folds::default(),
-            under_way: permitted::UnderWay::default(),
-            stranger_at: AtomicU64::new(0),
-        });
+    let resolver = Arc::new(Resolver {
+        gateway,
+        folds: Folds::default(),
+        under_way: permitted::UnderWay::default(),
+        stranger_at: AtomicU64::new(0),
+    });
     let result = tokio::try_join!(
         udp::serve(Arc::clone(&resolver), udp, stop.clone()),
         tcp::serve(Arc::clone(&resolver), tcp, stop.clone()),
@@ -339,4 +338,3 @@ fn reversed(text: &str) -> Option<Ipv4Addr> {
     let [a, b, c, d] = addr.octets();
     Some(Ipv4Addr::new(d, c, b, a))
 }
-
