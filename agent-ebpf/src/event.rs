@@ -89,7 +89,13 @@ pub fn emit(attempt: &Attempt, caller: &Caller, verdict: Verdict, reason: Reason
 }
 
 #[inline(always)]
-fn deliver(attempt: &Attempt, caller: &Caller, verdict: Verdict, reason: Reason, account: &mut Account) -> Fate {
+fn deliver(
+    attempt: &Attempt,
+    caller: &Caller,
+    verdict: Verdict,
+    reason: Reason,
+    account: &mut Account,
+) -> Fate {
     // SAFETY: a helper without arguments.
     let now = unsafe { bpf_ktime_get_boot_ns() };
     let key = FoldKey {
@@ -134,9 +140,8 @@ fn repeat(key: &FoldKey, now: u64) -> bool {
 fn make_key(key: &FoldKey, attempt: &Attempt, caller: &Caller, state: &State, now: u64) -> bool {
     let Some(usage) = USAGE.get_ptr_mut(attempt.run) else { return false };
     // SAFETY: map values.
-    let (made, freed) = unsafe {
-        (read(&raw const (*usage).folds), FREED.get(attempt.run).map_or(0, |freed| freed.folds))
-    };
+    let (made, freed) =
+        unsafe { (read(&raw const (*usage).folds), FREED.get(attempt.run).map_or(0, |freed| freed.folds)) };
     if made.wrapping_sub(freed) >= u64::from(state.fold_quota) {
         return false;
     }

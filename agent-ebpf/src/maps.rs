@@ -7,8 +7,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, LpmTrie, PerCpuHashMap, RingBuf},
 };
 use strait_abi::map::{
-    Account, FlowKey, FlowRecord, Fold, FoldKey, Freed, MAX_FLOWS, MAX_FOLDS, MAX_RANGES, MAX_RUNS, Meta, Origin,
-    RING_BYTES, RangeKey, Run, State, Usage, Veth,
+    Account, FlowKey, FlowRecord, Fold, FoldKey, Freed, MAX_FLOWS, MAX_FOLDS, MAX_RANGES, MAX_RUNS, Meta,
+    Origin, RING_BYTES, RangeKey, Run, State, Usage, Veth,
 };
 
 #[map]

@@ -157,7 +157,8 @@ fn inspect(veth: &Veth, ether: &[u8; 14], head: &Head, vlan: u32) -> Result<(), 
     if head[0] != 0x45 || ((head[6] & 0xbf) | head[7]) != 0 {
         return Err(Reason::PacketMalformed);
     }
-    if !same_mac(ether, 6, &veth.mac) || !same_mac(ether, 0, &veth.gateway_mac) || word(head, 12) != veth.addr {
+    if !same_mac(ether, 6, &veth.mac) || !same_mac(ether, 0, &veth.gateway_mac) || word(head, 12) != veth.addr
+    {
         return Err(Reason::PacketSource);
     }
     let port = half(head, 22);

@@ -1,7 +1,7 @@
 //! Creation of sockets: TCP and UDP over IPv4 and IPv6, nothing else.
 
-use aya_ebpf::{EbpfContext as _, helpers::bpf_get_netns_cookie, helpers::bpf_get_socket_cookie};
 use aya_ebpf::programs::{LsmContext, SockContext};
+use aya_ebpf::{EbpfContext as _, helpers::bpf_get_netns_cookie, helpers::bpf_get_socket_cookie};
 use strait_abi::verdict::{Hook, Reason, Verdict};
 
 use crate::{
@@ -59,11 +59,18 @@ pub fn lsm_create(ctx: &LsmContext) -> i32 {
 #[inline(always)]
 fn allowed(family: u32, kind: u32, proto: u32) -> bool {
     (family == AF_INET || family == AF_INET6)
-        && ((kind == SOCK_STREAM && proto == u32::from(TCP)) || (kind == SOCK_DGRAM && proto == u32::from(UDP)))
+        && ((kind == SOCK_STREAM && proto == u32::from(TCP))
+            || (kind == SOCK_DGRAM && proto == u32::from(UDP)))
 }
 
 #[inline(always)]
-fn tell(hook: Hook, run: u64, reason: Reason, (netns, cookie): (u64, u64), (family, kind, proto): (u32, u32, u32)) {
+fn tell(
+    hook: Hook,
+    run: u64,
+    reason: Reason,
+    (netns, cookie): (u64, u64),
+    (family, kind, proto): (u32, u32, u32),
+) {
     let attempt = Attempt {
         hook,
         run,

@@ -62,7 +62,11 @@ pub fn decide(run: &Run, state: &State, addr: u32, port: u16, proto: u8) -> Outc
     if port == DNS_PORT {
         return Outcome::Redirect(DNS_PORT);
     }
-    if proto == TCP && port != 0 && state.flags & OPAQUE == 0 && (synthetic(addr) || in_range(run.number, addr)) {
+    if proto == TCP
+        && port != 0
+        && state.flags & OPAQUE == 0
+        && (synthetic(addr) || in_range(run.number, addr))
+    {
         return Outcome::Redirect(TRANSPARENT_PORT);
     }
     if proto == UDP && port == HTTPS_PORT {

@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod completions;
+pub mod doctor;
 pub mod kill;
 pub mod log;
 pub mod man;
@@ -39,8 +40,8 @@ use crate::{
         ended it), 127 if there is no such command, 126 if it can't be executed, 125 if Strait itself failed."
 )]
 pub struct Cli {
-    /// Configuration of the instance to talk to: a file, or a folder with `strait.toml` in it [env: STRAIT_CONFIG]
-    #[arg(long, global = true, value_name = "PATH")]
+    /// Configuration of the instance to talk to: a file, or a folder with `strait.toml` in it
+    #[arg(long, global = true, env = "STRAIT_CONFIG", value_name = "PATH")]
     config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
@@ -64,6 +65,8 @@ enum Command {
     Reload(reload::Args),
     /// Show what left, or tried to
     Log(log::Args),
+    /// Try to leak, and check every wall
+    Doctor(doctor::Args),
     /// Check and explain policies
     Policy(policy::Args),
     /// Print a completion script for a shell
@@ -97,7 +100,7 @@ pub fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
-    let path = cli.config.or_else(|| std::env::var_os("STRAIT_CONFIG").map(PathBuf::from));
+    let path = cli.config;
     // These need no configuration, and `check` is there for one that doesn't load.
     match &cli.command {
         Command::Check(args) => return check::run(args, path.as_deref()),
@@ -114,6 +117,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(&args, &instance),
         Command::Reload(args) => reload::run(&args, &instance),
         Command::Log(args) => log::run(args, &instance),
+        Command::Doctor(args) => doctor::run(&args, &instance),
         Command::Policy(args) => policy::run(&args, &instance),
         Command::Check(_) | Command::Completions(_) | Command::Man(_) => Ok(ExitCode::SUCCESS),
     }

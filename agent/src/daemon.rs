@@ -15,9 +15,8 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use strait_contract::{ids::RunId, message::GATEWAY_PORT};
+use strait_contract::ids::RunId;
 use tokio::{
-    runtime::Handle,
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch as channel},
     task::JoinSet,
@@ -29,7 +28,7 @@ use crate::{
     child::Program,
     config::Config,
     control,
-    firewall::{Firewall, Notice, Witness},
+    firewall::{Firewall, Notice},
     gate::{Gate, cgroup},
     instance::Instance,
     launch,
@@ -37,8 +36,8 @@ use crate::{
     listeners::Listeners,
     log::Log,
     netns,
-    run::{Parts, Runs, SelfTest, trust::Trust},
-    selftest,
+    preflight::{self, Level},
+    run::{Parts, Runs, trust::Trust},
     supervise::Supervisor,
 };
 
@@ -64,11 +63,13 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 
 async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let instance = &config.instance;
+    fit(instance)?;
     folders(instance)?;
     let log = Log::open(config.log_options()).context("opening the log")?;
     let gate = Arc::new(gate(instance)?);
     let (notices, seen) = mpsc::channel(NOTICES);
-    let (firewall, witness) = Firewall::open(Arc::clone(&gate), notices).context("reading the kernel's events")?;
+    let (firewall, witness) =
+        Firewall::open(Arc::clone(&gate), notices).context("reading the kernel's events")?;
     let processes = Processes::new(instance);
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { firewall.run().await.context("reading the kernel's events") });
@@ -93,7 +94,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         link: link.clone(),
         trust: Trust::build(&instance.run_dir.join("trust"), authority.root_pem())?,
         runc: runtime_of_containers()?,
-        self_test: self_test(&gate, &witness, instance, &link),
+        witness: witness.clone(),
     };
     let runs = Runs::new(parts).context("finding the cgroups")?;
     let adopted = runs.adopt().await.context("adopting the runs of an earlier agent")?;
@@ -106,7 +107,8 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let controller = control::listen(&instance.control_socket()).context("opening control.sock")?;
     {
         let runs = Arc::clone(&runs);
-        tasks.spawn(async move { launch::server::serve(launcher, runs).await.context("serving launch.sock") });
+        tasks
+            .spawn(async move { launch::server::serve(launcher, runs).await.context("serving launch.sock") });
     }
     let api = control::Api { runs, reload: asked };
     tasks.spawn(async move { control::serve(controller, api).await.context("serving control.sock") });
@@ -140,6 +142,22 @@ async fn until_stopped(tasks: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Resul
             Err(error) => Err(error).context("a part of the agent broke"),
         },
     }
+}
+
+/// Stops before anything is changed if the host lacks what enforcement needs; says what it does without.
+fn fit(instance: &Instance) -> anyhow::Result<()> {
+    let report = preflight::check(instance);
+    for finding in &report.findings {
+        match finding.level {
+            Level::Ok => {}
+            Level::Degraded => tracing::warn!(fix = finding.fix, "{}: {}", finding.name, finding.detail),
+            Level::Failed => tracing::error!(fix = finding.fix, "{}: {}", finding.name, finding.detail),
+        }
+    }
+    if report.level() == Level::Failed {
+        bail!("this host can't enforce: mend what is named above; `strait doctor` shows it again");
+    }
+    Ok(())
 }
 
 fn folders(instance: &Instance) -> anyhow::Result<()> {
@@ -190,16 +208,6 @@ fn link(
         names_per_run: config.limits.names_per_run,
     };
     Link::serve(&config.instance, parts).context("opening link.sock")
-}
-
-fn self_test(gate: &Arc<Gate>, witness: &Witness, instance: &Instance, link: &Link) -> SelfTest {
-    let (gate, witness, link) = (Arc::clone(gate), witness.clone(), link.clone());
-    let gateway = std::net::SocketAddrV4::new(instance.gateway(), GATEWAY_PORT);
-    let runtime = Handle::current();
-    Box::new(move |run| {
-        let gateway = link.gateway_alive().then_some(gateway);
-        runtime.block_on(selftest::prove(&gate, &witness, run, gateway)).map_err(|error| error.to_string())
-    })
 }
 
 /// The OCI runtime for `strait run`.

@@ -205,13 +205,14 @@ impl Firewall {
         }
     }
 
-    async fn report(&mut self, event: KernelEvent) -> Result<(), FirewallError> {
+    async fn report(&mut self, mut event: KernelEvent) -> Result<(), FirewallError> {
         self.expected.retain(|expected| !expected.found.is_closed());
         let found = self
             .expected
             .iter()
             .position(|expected| expected.run == event.run && Some(expected.dst) == event.dst);
         if let Some(at) = found {
+            event.awaited = true;
             let _ = self.expected.swap_remove(at).found.send(event.clone());
         }
         self.reports.send(Notice::Event(event)).await.map_err(|_| FirewallError::Unread)

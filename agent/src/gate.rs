@@ -279,6 +279,17 @@ impl Gate {
         tables.set_state(number, &state)
     }
 
+    /// As [`Gate::kill`], for a run that an earlier agent admitted: by its number alone.
+    ///
+    /// # Errors
+    /// If the map can't be written. A number that isn't in it is no error: it is denied anyway.
+    pub fn kill_number(&self, number: u64) -> Result<(), GateError> {
+        let mut tables = lock(&self.tables);
+        let Some(mut state) = tables.state(number) else { return Ok(()) };
+        state.flags |= KILLED;
+        tables.set_state(number, &state)
+    }
+
     fn number(&self, run: &RunId) -> Result<u64, GateError> {
         self.admission(run).map(|admission| admission.number)
     }
@@ -317,10 +328,16 @@ impl Gate {
     pub fn verify(&self, run: &RunId) -> Result<Vec<&'static str>, GateError> {
         let admission = self.admission(run)?;
         let mut missing = links::missing(&self.pins(run), &self.programs.run, &admission.cgroup);
-        if netns::filter_program(&self.instance, admission.veth.ifindex)? != Some(self.programs.filter) {
+        let filter = netns::filter(&self.instance, admission.veth.ifindex)?;
+        if filter.map(|filter| filter.program) != Some(self.programs.filter) {
             missing.push("packet filter");
         }
         Ok(missing)
+    }
+
+    /// What is missing of the cgroup links of any run of the instance, admitted here or by another process.
+    pub(crate) fn verify_pins(&self, run: &RunId) -> Vec<&'static str> {
+        links::missing(&self.pins(run), &self.programs.run, &self.cgroup_of(run))
     }
 
     /// Renews what [`Gate::verify`] found missing.
@@ -385,6 +402,11 @@ impl Gate {
             }
         }
         Ok(())
+    }
+
+    /// Removes a cgroup and those below it, if nothing runs there.
+    pub fn collect_garbage_of(&self, cgroup: &Path) {
+        remove_cgroup(cgroup);
     }
 
     /// Deletes the flows of connections that the gateway never accepted and never will, as after its death:

@@ -143,6 +143,8 @@ struct Append {
     records: Vec<Record>,
     /// Whether the answer waits for the sync.
     synced: bool,
+    /// Whether records of it may have been written before: those are left out.
+    may_repeat: bool,
     reply: oneshot::Sender<Result<(), Unrecorded>>,
 }
 
@@ -183,8 +185,9 @@ impl Log {
     }
 
     /// Hands a batch to the writer, in the order of calls; waits only for room in the queue.
-    pub async fn submit(&self, records: Vec<Record>) -> Pending {
-        self.send(records, false).await
+    /// With `may_repeat`, records that were written lately under the same id and phase are left out.
+    pub async fn submit(&self, records: Vec<Record>, may_repeat: bool) -> Pending {
+        self.send(records, false, may_repeat).await
     }
 
     /// Writes a batch: returns when every record is in its file, where it survives a crash of the agent.
@@ -194,7 +197,7 @@ impl Log {
     /// names a run that isn't open, [`Unrecorded::Malformed`] if one breaks a bound, [`Unrecorded::Quota`] if a
     /// run writes too fast.
     pub async fn append(&self, records: Vec<Record>) -> Result<(), Unrecorded> {
-        self.send(records, false).await.outcome().await
+        self.send(records, false, false).await.outcome().await
     }
 
     /// As [`Log::append`], and waits until the records survive a power cut.
@@ -202,7 +205,7 @@ impl Log {
     /// # Errors
     /// As [`Log::append`]. [`Unrecorded::Log`] may then also mean that they were written but not synced.
     pub async fn append_synced(&self, records: Vec<Record>) -> Result<(), Unrecorded> {
-        self.send(records, true).await.outcome().await
+        self.send(records, true, false).await.outcome().await
     }
 
     /// Writes one event, synced. `run` is `None` for the host's chain.
@@ -218,10 +221,10 @@ impl Log {
         self.append_synced(vec![event(run, name, facts)]).await
     }
 
-    async fn send(&self, records: Vec<Record>, synced: bool) -> Pending {
+    async fn send(&self, records: Vec<Record>, synced: bool, may_repeat: bool) -> Pending {
         let (reply, answer) = oneshot::channel();
         // A closed queue drops `reply`, which reads as `Unrecorded::Log`.
-        let _ = self.commands.send(Command::Append(Append { records, synced, reply })).await;
+        let _ = self.commands.send(Command::Append(Append { records, synced, may_repeat, reply })).await;
         Pending(answer)
     }
 

@@ -55,6 +55,9 @@ pub enum NetnsError {
     /// A netlink request failed.
     #[error("{step} failed: {source}")]
     Netlink { step: &'static str, source: Box<rtnetlink::Error> },
+    /// The veth doesn't come up.
+    #[error("the veth isn't operational after {0:?}; the host is overloaded, try again")]
+    Down(std::time::Duration),
     /// A thread or its socket could not be made, or the thread panicked.
     #[error("a thread inside a network namespace failed: {0}")]
     Thread(io::Error),
@@ -184,14 +187,15 @@ pub fn plumb(instance: &Instance, run: &RunNetns, addr: Ipv4Addr, index: u32) ->
     })?
 }
 
-/// Takes both ends of a veth up and sets the two routes.
+/// Takes both ends of a veth up and sets the two routes. Packets pass when this returns.
 ///
 /// # Errors
 /// Names the netlink request that failed.
 pub fn raise(instance: &Instance, run: &RunNetns, veth: &Veth) -> Result<(), NetnsError> {
     let gateway = instance.gateway();
-    within(&run.path, || link::block_on(link::raise_run(veth, gateway)))??;
-    within(&instance.strait_netns(), || link::block_on(link::raise_gateway(veth)))?
+    within(&run.path, || link::block_on(link::open_run(veth)))??;
+    within(&instance.strait_netns(), || link::block_on(link::open_gateway(veth)))??;
+    within(&run.path, || link::block_on(link::route_run(veth, gateway)))?
 }
 
 /// Deletes a veth, both ends at once. No error if it's gone already.
@@ -202,12 +206,21 @@ pub fn unplumb(instance: &Instance, index: u32) -> Result<(), NetnsError> {
     within(&instance.strait_netns(), move || link::block_on(link::delete(&format!("st{index}"))))?
 }
 
-/// Id of the program of the packet filter on a veth, if there's one.
+/// A packet filter that's attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Filter {
+    /// Id of its program.
+    pub(crate) program: u32,
+    /// Its priority: the lowest is asked first, and decides.
+    pub(crate) priority: u16,
+}
+
+/// The packet filter on a veth, if there's one.
 ///
 /// # Errors
 /// If the `strait` namespace can't be entered or netlink fails.
-pub(crate) fn filter_program(instance: &Instance, ifindex: u32) -> Result<Option<u32>, NetnsError> {
-    within(&instance.strait_netns(), move || link::block_on(link::filter_program(ifindex)))?
+pub(crate) fn filter(instance: &Instance, ifindex: u32) -> Result<Option<Filter>, NetnsError> {
+    within(&instance.strait_netns(), move || link::block_on(link::filter_at(ifindex)))?
 }
 
 /// Whether packets could be forwarded in the `strait` namespace: the devices or the namespace for which

@@ -6,7 +6,7 @@
 use std::{
     io,
     io::{Read as _, Write as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Stdio,
     time::{Duration, Instant},
 };
@@ -148,7 +148,10 @@ fn compile_in_child(program: &Program, task: &Task) -> Result<String, PolicyErro
             None if Instant::now() >= deadline => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(PolicyError::Check(format!("compiling takes longer than {} s", COMPILE_WITHIN.as_secs())));
+                return Err(PolicyError::Check(format!(
+                    "compiling takes longer than {} s",
+                    COMPILE_WITHIN.as_secs()
+                )));
             }
             None => std::thread::sleep(Duration::from_millis(2)),
         }

@@ -40,10 +40,7 @@ use self::{
     shim::Exit,
     trust::Trust,
 };
-use crate::{config::Config, gate::Gate, instance::Instance, link::Link, log::Log};
-
-/// Tries to leak from a run that has no process yet; an error says what got through or what was not seen.
-pub type SelfTest = Box<dyn Fn(&RunId) -> Result<(), String> + Send + Sync>;
+use crate::{config::Config, firewall::Witness, gate::Gate, instance::Instance, link::Link, log::Log};
 
 /// What runs are made with.
 pub struct Parts {
@@ -61,8 +58,8 @@ pub struct Parts {
     pub trust: Trust,
     /// The OCI runtime.
     pub runc: PathBuf,
-    /// Run before each start.
-    pub self_test: SelfTest,
+    /// Hears what the kernel saw of a run's self-test.
+    pub witness: Witness,
 }
 
 impl fmt::Debug for Parts {
@@ -107,7 +104,8 @@ impl Runs {
 
     /// The runs that live, in the order of their start.
     pub fn list(&self) -> Vec<Arc<Run>> {
-        let mut runs: Vec<_> = self.state().runs.values().filter(|run| run.exit().is_none()).cloned().collect();
+        let mut runs: Vec<_> =
+            self.state().runs.values().filter(|run| run.exit().is_none()).cloned().collect();
         runs.sort_by_key(|run| run.live.number);
         runs
     }
@@ -118,7 +116,12 @@ impl Runs {
     }
 
     fn register(&self, live: Live) -> Result<Arc<Run>, StartError> {
-        let run = Arc::new(Run { account: live.account(), ended: watch::Sender::new(None), asked: Mutex::new(None), live });
+        let run = Arc::new(Run {
+            account: live.account(),
+            ended: watch::Sender::new(None),
+            asked: Mutex::new(None),
+            live,
+        });
         self.state().runs.insert(run.live.id.clone(), Arc::clone(&run));
         Ok(run)
     }
@@ -195,7 +198,7 @@ impl Run {
 
     fn reason(&self, exit: Option<Exit>) -> Reason {
         let asked = self.asked().clone();
-        asked.unwrap_or(if exit.is_some() { Reason::Exited } else { Reason::Crash })
+        asked.unwrap_or_else(|| if exit.is_some() { Reason::Exited } else { Reason::Crash })
     }
 
     fn end(&self, exit: Option<Exit>, reason: Reason) {

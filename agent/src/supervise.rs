@@ -202,8 +202,11 @@ pub fn child_main(argument: &str) -> anyhow::Result<()> {
         rustix::process::setrlimit(resource, limit)
     };
     limit(Resource::Core, 0).context("forbidding core dumps")?;
-    let most = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(FILES).max(FILES);
-    limit(Resource::Nofile, FILES.min(most)).context("raising the limit of open files")?;
+    // Raising the hard limit takes CAP_SYS_RESOURCE, which root in a container may lack.
+    let most = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(FILES);
+    if limit(Resource::Nofile, FILES).is_err() {
+        limit(Resource::Nofile, FILES.min(most)).context("raising the limit of open files")?;
+    }
     drop_privileges(&role)?;
     let mut command = Command::new(&role.executable);
     command.env_clear().env("STRAIT_LINK", &role.link);

@@ -27,7 +27,9 @@ use crate::{
 /// Reads the kernel's account of an accepted connection; `None` if there is none. Production asks
 /// `getsockopt(2)`; tests, which have no kernel programs, answer from a table.
 #[derive(Clone)]
-pub struct FlowSource(Arc<dyn Fn(BorrowedFd<'_>, SocketAddr) -> Option<Flow> + Send + Sync>);
+pub struct FlowSource(Arc<ReadFlow>);
+
+type ReadFlow = dyn Fn(BorrowedFd<'_>, SocketAddr) -> Option<Flow> + Send + Sync;
 
 impl FlowSource {
     /// Asks the kernel.

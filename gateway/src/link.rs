@@ -67,6 +67,8 @@ pub struct Link {
     questions: Questions,
     handover: mpsc::Sender<Handover>,
     has_listeners: bool,
+    /// Sessions so far.
+    sessions: u64,
     kept: batches::Kept,
 }
 
@@ -81,7 +83,10 @@ impl Link {
         let (handover, listeners) = mpsc::channel(1);
         let kept = batches::Kept::default();
         let path = path.to_owned();
-        (Self { path, gateway, queue, questions, handover, has_listeners: false, kept }, listeners)
+        (
+            Self { path, gateway, queue, questions, handover, has_listeners: false, sessions: 0, kept },
+            listeners,
+        )
     }
 
     /// Serves the link for ever.

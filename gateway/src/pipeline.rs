@@ -28,6 +28,7 @@ pub(crate) struct Context {
     pub(crate) settings: Arc<Settings>,
     pub(crate) caller: Arc<Caller>,
     /// The connection's place in the quota of its run, kept by its tunnels too.
+    #[expect(dead_code, reason = "held for its drop")]
     pub(crate) admission: Arc<Admission>,
     /// Told when the gateway is to stop: idle connections end, answers under way are completed.
     pub(crate) stop: watch::Receiver<bool>,

@@ -6,7 +6,7 @@ use std::{
     os::fd::OwnedFd,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -26,6 +26,8 @@ pub struct Run {
     /// Its upstream connections: never shared with another run, whose rights may differ.
     pub(crate) pool: Pool,
     connections: AtomicU32,
+    /// The session of the link in which it was announced last.
+    session: AtomicU64,
     ended: watch::Sender<bool>,
 }
 
@@ -33,7 +35,14 @@ impl Run {
     /// A run that has just been announced.
     pub fn new(info: RunInfo, names: Names) -> Self {
         let (ended, _) = watch::channel(false);
-        Self { info, names, pool: Pool::default(), connections: AtomicU32::new(0), ended }
+        Self {
+            info,
+            names,
+            pool: Pool::default(),
+            connections: AtomicU32::new(0),
+            session: AtomicU64::new(0),
+            ended,
+        }
     }
 
     /// Counts one more connection in; `None` if the run has used its quota up.
@@ -112,15 +121,18 @@ impl Runs {
         info: RunInfo,
         names: OwnedFd,
         limits: &Limits,
+        session: u64,
     ) -> Result<Arc<Run>, crate::names::NamesError> {
         let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = self.by_addr(info.addr) {
             if known.info == info {
+                known.session.store(session, Ordering::Relaxed);
                 return Ok(known);
             }
             self.remove(&known);
         }
         let run = Arc::new(Run::new(info, Names::open(names, limits.names_per_run)?));
+        run.session.store(session, Ordering::Relaxed);
         let mut table = Table::clone(&self.table.load());
         table.by_id.insert(run.info.id.clone(), run.info.addr);
         table.by_addr.insert(run.info.addr, Arc::clone(&run));
@@ -133,6 +145,17 @@ impl Runs {
         let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(run) = self.by_id(id) {
             self.remove(&run);
+        }
+    }
+
+    /// Drops the runs that an agent, back since a while, has not announced: they ended while it was away.
+    pub fn forget_before(&self, session: u64) {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        for run in self.all() {
+            if run.session.load(Ordering::Relaxed) < session {
+                tracing::warn!(run = %run.info.id, "a run ended while the agent was away");
+                self.remove(&run);
+            }
         }
     }
 

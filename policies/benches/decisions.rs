@@ -1,4 +1,5 @@
 //! Time of a decision and of a load, by number of rules (P1, P2): `cargo bench -p strait-policies`.
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "a benchmark stops at the first surprise")]
 
 use std::{fmt::Write, hint::black_box, net::Ipv4Addr, time::Instant};
 

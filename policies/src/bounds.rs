@@ -5,7 +5,7 @@
 
 use strait_contract::message::PolicyFile;
 
-use crate::problem::Problem;
+use crate::problem::{Problem, Refused};
 
 /// Bytes in one file.
 pub(crate) const FILE_BYTES: usize = 4 << 20;
@@ -17,11 +17,11 @@ pub(crate) const OPERATORS: usize = 2_000;
 pub(crate) const STACK: usize = 64 << 20;
 
 /// Whether `file` may be given to the parser.
-pub(crate) fn check(file: &PolicyFile) -> Result<(), Problem> {
+pub(crate) fn check(file: &PolicyFile) -> Result<(), Refused> {
     let text = &file.text;
     if text.len() > FILE_BYTES {
         let message = format!("file of {} bytes is larger than {FILE_BYTES}", text.len());
-        return Err(Problem::file(&file.name, message).help("split it into several files"));
+        return Err(Problem::file(&file.name, message).help("split it into several files").into());
     }
     let mut scan = Scan::default();
     let mut chars = text.char_indices().peekable();
@@ -33,23 +33,9 @@ pub(crate) fn check(file: &PolicyFile) -> Result<(), Problem> {
             }
             _ => scan.step(char),
         }
-        if scan.open > BRACKETS {
-            return Err(Problem::at(
-                &file.name,
-                text,
-                at..at.saturating_add(1),
-                format!("more than {BRACKETS} brackets are open here"),
-            )
-            .help("write the condition flatter, or as several rules"));
-        }
-        if scan.operators > OPERATORS {
-            return Err(Problem::at(
-                &file.name,
-                text,
-                at..at.saturating_add(1),
-                format!("this rule has more than {OPERATORS} operators"),
-            )
-            .help("use a set, such as `[\"GET\", \"HEAD\"].contains(context.method)`, or several rules"));
+        if let Some((message, help)) = scan.excess() {
+            let here = at..at.saturating_add(1);
+            return Err(Problem::at(&file.name, text, here, message).help(help).into());
         }
     }
     Ok(())
@@ -63,6 +49,16 @@ struct Scan {
 }
 
 impl Scan {
+    /// What there is too much of, and what to do.
+    fn excess(&self) -> Option<(String, &'static str)> {
+        if self.open > BRACKETS {
+            let message = format!("more than {BRACKETS} brackets are open here");
+            return Some((message, "write the condition flatter, or as several rules"));
+        }
+        let set = "use a set, such as `[\"GET\", \"HEAD\"].contains(context.method)`, or several rules";
+        (self.operators > OPERATORS).then(|| (format!("this rule has more than {OPERATORS} operators"), set))
+    }
+
     fn step(&mut self, char: char) {
         if char.is_alphanumeric() || char == '_' {
             self.word.push(char);
@@ -93,3 +89,6 @@ fn skip_string(chars: &mut std::iter::Peekable<std::str::CharIndices<'_>>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

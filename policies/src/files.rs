@@ -89,3 +89,49 @@ fn read(path: &Path) -> Result<String, ReadError> {
     }
     String::from_utf8(bytes).map_err(|_| ReadError::NotText { path: path.to_owned() })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn files_come_by_name_and_guardrails_are_marked() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("guardrails")).unwrap();
+        for name in [
+            "b.cedar",
+            "a.cedar",
+            "guardrails/g.cedar",
+            "notes.txt",
+            ".a.cedar.swp",
+            "a.cedar~",
+            "x.cedarschema",
+        ] {
+            fs::write(dir.path().join(name), "// text").unwrap();
+        }
+        let files = read_dir(dir.path()).unwrap();
+        let names: Vec<_> = files.iter().map(|file| (file.name.as_str(), file.guardrail)).collect();
+        assert_eq!(names, [("a.cedar", false), ("b.cedar", false), ("guardrails/g.cedar", true)]);
+        assert_eq!(read_dir(&dir.path().join("missing")).unwrap(), []);
+    }
+
+    #[test]
+    fn case_81_what_can_not_be_read_is_an_error_and_not_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
+        write("a.cedar", b"// fine");
+        assert_eq!(read_dir(dir.path()).unwrap().len(), 1);
+        write("b.CEDAR", b"// fine");
+        assert!(matches!(read_dir(dir.path()), Err(ReadError::Stray { .. })));
+        fs::rename(dir.path().join("b.CEDAR"), dir.path().join("b.cedar")).unwrap();
+        write("b.cedar", b"\xff\xfe");
+        assert!(matches!(read_dir(dir.path()), Err(ReadError::NotText { .. })));
+        write("b.cedar", &vec![b' '; FILE_BYTES + 1]);
+        assert!(matches!(read_dir(dir.path()), Err(ReadError::TooLarge { .. })));
+        fs::remove_file(dir.path().join("b.cedar")).unwrap();
+        fs::create_dir(dir.path().join("b.cedar")).unwrap();
+        assert!(matches!(read_dir(dir.path()), Err(ReadError::Io { .. })));
+    }
+}

@@ -14,7 +14,7 @@ use crate::{
 /// # Errors
 /// The text is not Cedar.
 pub fn format(file: &PolicyFile) -> Result<String, Refused> {
-    bounds::check(file).map_err(|problem| Refused::new(vec![problem]))?;
+    bounds::check(file)?;
     if file.text.trim().is_empty() {
         return Ok(String::new());
     }
@@ -22,8 +22,7 @@ pub fn format(file: &PolicyFile) -> Result<String, Refused> {
     on_large_stack(|| {
         crate::load::syntax(file).map_err(Refused::new)?;
         policies_str_to_pretty(&file.text, &config).map_err(|error| {
-            let message = format!("this file can't be laid out: {error}");
-            Refused::new(vec![Problem::file(&file.name, message)])
+            Refused::from(Problem::file(&file.name, format!("this file can't be laid out: {error}")))
         })
     })
 }

@@ -113,3 +113,72 @@ fn compared(part: &Expr) -> Vec<HostPattern> {
         _ => Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::fixture::compile;
+
+    #[test]
+    fn cases_42_and_83_every_way_to_name_a_host_in_a_path_rule_is_found() {
+        for (rule, names, other) in [
+            (
+                r#"permit (principal, action == Action::"http", resource in Host::"ok.test");"#,
+                "ok.test",
+                "a.ok.test",
+            ),
+            (
+                r#"permit (principal, action == Action::"http", resource in Domain::"ok.test");"#,
+                "a.ok.test",
+                "evilok.test",
+            ),
+            (
+                r#"permit (principal, action == Action::"http", resource in Endpoint::"ok.test:443");"#,
+                "ok.test",
+                "test",
+            ),
+            (
+                r#"forbid (principal, action == Action::"http", resource == Url::"https://ok.test/a");"#,
+                "ok.test",
+                "test",
+            ),
+            (
+                r#"forbid (principal, action, resource in Host::"ok.test") when { context has path && context.path == "/" };"#,
+                "ok.test",
+                "test",
+            ),
+            (
+                r#"permit (principal, action == Action::"http", resource) when { resource in Host::"ok.test" };"#,
+                "ok.test",
+                "test",
+            ),
+            (
+                r#"permit (principal, action == Action::"http", resource) when { context.host == "ok.test" };"#,
+                "ok.test",
+                "test",
+            ),
+            (
+                r#"permit (principal, action == Action::"http", resource) when { ["ok.test"].contains(context.host) };"#,
+                "ok.test",
+                "test",
+            ),
+        ] {
+            let snapshot = compile(&format!("@id(\"x\") {rule}"));
+            let found = |host: &str| {
+                snapshot
+                    .hosts_with_path_rules()
+                    .iter()
+                    .any(|found| found.rule == "x" && found.host.names(host))
+            };
+            assert!(found(names), "{rule}");
+            assert!(!found(other), "{rule}");
+        }
+        // Rules that hold for the stream as well work without looking into it.
+        for rule in [
+            r#"permit (principal, action, resource in Host::"ok.test");"#,
+            r#"permit (principal, action == Action::"connect", resource in Host::"ok.test");"#,
+            r#"permit (principal, action == Action::"http", resource);"#,
+        ] {
+            assert_eq!(compile(&format!("@id(\"x\") {rule}")).hosts_with_path_rules(), [], "{rule}");
+        }
+    }
+}

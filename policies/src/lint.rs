@@ -52,11 +52,7 @@ pub(super) struct Finding {
 
 impl Finding {
     fn problem(self, sources: Sources<'_>, rule: &Rule) -> Problem {
-        let mut place = rule.place.clone();
-        if let Some(at) = sources.text(&place).find(&self.near) {
-            let start = place.range.start.saturating_add(at);
-            place.range = start..start.saturating_add(self.near.len());
-        }
+        let place = sources.near(&rule.place, &self.near);
         sources.problem(&place, self.message).rule(&rule.id).help(self.help)
     }
 }

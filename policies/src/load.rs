@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use cedar_policy::{
-    Effect, Policy, PolicyId, PolicySet, ValidationMode, Validator,
+    Effect, Policy, PolicyId, PolicySet, ValidationMode, ValidationWarning, Validator,
     pst::{self, Template},
 };
 use miette::Diagnostic;
@@ -54,9 +54,18 @@ impl Sources<'_> {
         )
     }
 
-    /// The text of the rule at `place`.
-    pub(crate) fn text(&self, place: &Place) -> &str {
-        self.0.get(place.file).and_then(|file| file.text.get(place.range.clone())).unwrap_or_default()
+    /// The first `text` within `place`, or all of it.
+    pub(crate) fn near(&self, place: &Place, text: &str) -> Place {
+        let all =
+            self.0.get(place.file).and_then(|file| file.text.get(place.range.clone())).unwrap_or_default();
+        let range = match all.find(text) {
+            Some(at) if !text.is_empty() => {
+                let start = place.range.start.saturating_add(at);
+                start..start.saturating_add(text.len())
+            }
+            _ => place.range.clone(),
+        };
+        Place { file: place.file, range }
     }
 }
 
@@ -74,27 +83,21 @@ pub(crate) fn load(model: &Model, files: &[PolicyFile]) -> Result<Vec<Rule>, Ref
     duplicates(sources, &rules, &mut problems);
     if problems.is_empty() {
         validate(model, sources, &rules, &mut problems);
-        for rule in &rules {
-            lint::check(model, sources, rule, &mut problems);
-        }
     }
     if problems.is_empty() { Ok(rules) } else { Err(Refused::new(problems)) }
 }
 
 fn parse(sources: Sources<'_>, number: usize, file: &PolicyFile) -> Result<Vec<Rule>, Vec<Problem>> {
-    bounds::check(file).map_err(|problem| vec![problem])?;
+    bounds::check(file).map_err(|refused| refused.problems)?;
     let set = syntax(file)?;
     let mut problems: Vec<Problem> = set
         .templates()
         .map(|template| {
-            let start = template.as_ref().loc().map_or(0..0, |loc| loc.start()..loc.end());
-            Problem::at(
-                &file.name,
-                &file.text,
-                start,
-                "this is a template: it has a slot such as `?principal`",
-            )
-            .help("write the rule out for each agent or resource")
+            let range = template.as_ref().loc().map_or(0..0, |loc| loc.start()..loc.end());
+            let place = sources.near(&Place { file: number, range }, "?");
+            sources
+                .problem(&place, "this is a template: it has a slot such as `?principal`")
+                .help("write the rule out for each agent or resource")
         })
         .collect();
     let mut rules = Vec::new();
@@ -123,61 +126,55 @@ fn identify(
     place: Place,
 ) -> Result<Rule, Vec<Problem>> {
     let mut problems = Vec::new();
-    let mut complain = |message: String, help: &str| {
-        let problem = sources.problem(&place, message).help(help);
+    let mut complain = |near: &str, message: String, help: &str| {
+        let problem = sources.problem(&sources.near(&place, near), message).help(help);
         problems.push(match policy.annotation("id") {
             Some(id) => problem.rule(id),
             None => problem,
         });
     };
     for (key, _) in policy.annotations().filter(|(key, _)| !ANNOTATIONS.contains(key)) {
-        complain(
-            format!("`@{key}` is not an annotation that Strait knows"),
-            "use @id, @reason, @approval or @approval_timeout",
-        );
+        let message = format!("`@{key}` is not an annotation that Strait knows");
+        complain(&format!("@{key}"), message, "use @id, @reason, @approval or @approval_timeout");
     }
-    let id = policy.annotation("id").unwrap_or_default();
-    if policy.annotation("id").is_none() {
-        complain(
+    match policy.annotation("id") {
+        None => complain(
+            "",
             "this rule has no `@id`".to_owned(),
             "add `@id(\"a-name-of-your-own\")` above it: records and refusals name it",
-        );
-    } else if !well_formed(id) {
-        complain(
-            format!("`{id}` can't be the id of a rule"),
-            "use 1 to 100 of letters, digits, `-`, `_`, `.` and `/`",
-        );
+        ),
+        Some(id) if !well_formed(id) => {
+            let help = "use 1 to 100 of letters, digits, `-`, `_`, `.` and `/`";
+            complain("@id", format!("`{id}` can't be the id of a rule"), help);
+        }
+        Some(_) => {}
     }
     let approval = policy.annotation("approval").is_some();
     if approval && policy.effect() == Effect::Forbid {
-        complain(
-            "`@approval` stands on a forbid".to_owned(),
-            "a forbid can't be approved; put `@approval` on the permit",
-        );
+        let help = "a forbid can't be approved; put `@approval` on the permit";
+        complain("@approval", "`@approval` stands on a forbid".to_owned(), help);
     }
     if let Some(timeout) = policy.annotation("approval_timeout") {
         if !approval {
-            complain(
-                "`@approval_timeout` without `@approval`".to_owned(),
-                "add `@approval(\"why\")` or remove it",
-            );
+            let help = "add `@approval(\"why\")` or remove it";
+            complain("@approval_timeout", "`@approval_timeout` without `@approval`".to_owned(), help);
         }
         if !is_duration(timeout) {
-            complain(format!("`{timeout}` is not a duration"), "write a number and s, m or h, such as `30m`");
+            let help = "write a number and s, m or h, such as `30m`";
+            complain("@approval_timeout", format!("`{timeout}` is not a duration"), help);
         }
     }
     if file.guardrail && policy.effect() == Effect::Permit {
-        complain(
-            "a guardrail file has a permit".to_owned(),
-            "guardrails only forbid; move the rule to a policy file",
-        );
+        let help = "guardrails only forbid; move the rule to a policy file";
+        complain("permit", "a guardrail file has a permit".to_owned(), help);
     }
+    let id = policy.annotation("id").unwrap_or_default();
     let id = if file.guardrail { format!("{GUARDRAIL}{id}") } else { id.to_owned() };
     let tree = match policy.to_pst() {
         Ok(pst::Policy::Static(rule)) => Some(rule.body().clone().with_id(pst::PolicyID(id.as_str().into()))),
         Ok(pst::Policy::Linked(_)) => None,
         Err(error) => {
-            complain(format!("this rule can't be read: {error}"), "write it more simply");
+            complain("", format!("this rule can't be read: {error}"), "write it more simply");
             None
         }
     };
@@ -214,7 +211,7 @@ fn duplicates(sources: Sources<'_>, rules: &[Rule], problems: &mut Vec<Problem>)
     }
 }
 
-/// Strict validation. A warning refuses too: rules that can never match and look-alike letters are only warnings
+/// Strict validation and lints. A warning refuses too: rules that can never match and look-alike letters are only warnings
 /// to Cedar.
 fn validate(model: &Model, sources: Sources<'_>, rules: &[Rule], problems: &mut Vec<Problem>) {
     let places: BTreeMap<&str, &Place> = rules.iter().map(|rule| (rule.id.as_str(), &rule.place)).collect();
@@ -235,8 +232,32 @@ fn validate(model: &Model, sources: Sources<'_>, rules: &[Rule], problems: &mut 
     for error in result.validation_errors() {
         add(error.policy_id(), error);
     }
+    let mut never: BTreeMap<String, Option<String>> = BTreeMap::new();
     for warning in result.validation_warnings() {
-        add(warning.policy_id(), warning);
+        match warning {
+            ValidationWarning::ImpossiblePolicy(_) => {
+                never.entry(warning.policy_id().to_string()).or_default();
+            }
+            ValidationWarning::InvalidActionApplication(_) => {
+                let help = warning.help().map(|help| help.to_string());
+                never.insert(warning.policy_id().to_string(), help);
+            }
+            _ => add(warning.policy_id(), warning),
+        }
+    }
+    for rule in rules {
+        lint::check(model, sources, rule, problems);
+    }
+    // Why a rule never matches is mostly told by another problem of it.
+    for (id, help) in never {
+        if problems.iter().any(|problem| problem.rule.as_deref() == Some(&id)) {
+            continue;
+        }
+        let Some(place) = places.get(id.as_str()) else { continue };
+        let help = help.unwrap_or_else(|| {
+            "no call has this action, this kind of resource and these conditions at once".to_owned()
+        });
+        problems.push(sources.problem(place, "this rule never matches").rule(id).help(help));
     }
     if problems.is_empty() && !result.validation_passed_without_warnings() {
         problems.push(Problem::file("", "the rules don't fit the schema"));
@@ -252,10 +273,19 @@ fn diagnostic(file: &PolicyFile, finding: &dyn Diagnostic, prefix: &str) -> Prob
     let message = without_policy(&text);
     let label = label.as_ref().and_then(|label| label.label()).map(str::to_owned);
     let problem = Problem::at(&file.name, &file.text, range, format!("{prefix}{message}"));
-    match (finding.help().map(|help| help.to_string()), label) {
-        (Some(help), _) => problem.help(help),
-        (None, Some(label)) => problem.help(label),
-        (None, None) => problem,
+    match finding.help().map(|help| help.to_string()).or(label) {
+        Some(help) => problem.help(expected(without_policy(&help))),
+        None => problem,
+    }
+}
+
+/// Cedar lists every token that could have stood there; mostly one was forgotten.
+fn expected(help: &str) -> String {
+    let tokens = help.strip_prefix("expected ").unwrap_or_default();
+    let missing = ["`;`", "`,`", "`)`"].into_iter().find(|token| tokens.contains(token));
+    match missing {
+        Some(token) if tokens.matches('`').count() > 8 => format!("is a {token} missing before it?"),
+        _ => help.to_owned(),
     }
 }
 

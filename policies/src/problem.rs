@@ -144,3 +144,9 @@ impl fmt::Display for Refused {
 }
 
 impl std::error::Error for Refused {}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self::new(vec![problem])
+    }
+}

@@ -36,6 +36,33 @@ impl BadQuestion {
     }
 }
 
+/// Whether `ask` is written as rules are.
+///
+/// # Errors
+/// A spelling that no rule can name: `post`, `OK.test`, `ok.test.`. A forbid would not match it, while the upstream
+/// may well take it for the usual one.
+pub(crate) fn canonical(ask: &Ask<'_>) -> Result<(), BadQuestion> {
+    let lower = |text: &str| text.bytes().any(|byte| byte.is_ascii_lowercase());
+    let odd_name = |name: &str| name.ends_with('.') || name.bytes().any(|byte| byte.is_ascii_uppercase());
+    let odd = match ask {
+        Ask::Http(http) if lower(http.method) => Some(("method", http.method)),
+        Ask::Http(http) if odd_name(http.host) => Some(("host", http.host)),
+        Ask::Http(http) if odd_name(http.scheme) => Some(("scheme", http.scheme)),
+        Ask::Http(http) if !http.path.starts_with('/') => Some(("path", http.path)),
+        Ask::Http(HttpAsk { content_type: Some(kind), .. }) if odd_name(kind) => {
+            Some(("content type", *kind))
+        }
+        Ask::Connect { host: Some(host), .. } if odd_name(host) => Some(("host", *host)),
+        Ask::Dns { name, .. } if odd_name(name) => Some(("name", *name)),
+        Ask::Dns { record_type, .. } if lower(record_type) => Some(("record type", *record_type)),
+        _ => None,
+    };
+    match odd {
+        Some((what, text)) => Err(BadQuestion(format!("{what} `{text}` is not in canonical form"))),
+        None => Ok(()),
+    }
+}
+
 /// What Cedar is asked.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -207,17 +234,24 @@ fn query(model: &Model, http: &HttpAsk<'_>) -> Result<Entity, BadQuestion> {
     Entity::new_with_tags(model.query.clone(), [], [], tags).map_err(BadQuestion::from)
 }
 
+/// What was made of a run and an action.
+struct Caller {
+    run: RunInfo,
+    uid: EntityUid,
+    entities: Entities,
+}
+
 thread_local! {
     /// Entities of the runs this thread saw: making them costs as much as a decision. A kept value is used only if
     /// the run it was made from is equal, so what is kept can't be wrong.
-    static CALLERS: RefCell<HashMap<(u64, Action), (RunInfo, EntityUid, Entities)>> = RefCell::default();
+    static CALLERS: RefCell<HashMap<(u64, Action), Caller>> = RefCell::default();
 }
 
 /// The run and the entities of it and of the action.
 fn caller(model: &Model, run: &RunInfo, action: Action) -> Result<(EntityUid, Entities), BadQuestion> {
     CALLERS.with_borrow_mut(|callers| {
         match callers.get(&(run.number, action)) {
-            Some((kept, uid, entities)) if kept == run => return Ok((uid.clone(), entities.clone())),
+            Some(kept) if kept.run == *run => return Ok((kept.uid.clone(), kept.entities.clone())),
             Some(_) => {}
             None if callers.len() >= CALLERS_KEPT => callers.clear(),
             None => {}
@@ -226,7 +260,8 @@ fn caller(model: &Model, run: &RunInfo, action: Action) -> Result<(EntityUid, En
         let uid = entity.uid();
         let action_entity = model.actions.get(action).entity.clone();
         let entities = Entities::from_entities([entity, action_entity], None).map_err(BadQuestion::from)?;
-        callers.insert((run.number, action), (run.clone(), uid.clone(), entities.clone()));
+        let caller = Caller { run: run.clone(), uid: uid.clone(), entities: entities.clone() };
+        callers.insert((run.number, action), caller);
         Ok((uid, entities))
     })
 }

@@ -14,7 +14,7 @@ use crate::{
     problem::{Problem, Refused},
     question::{Question, Verdict},
     reads::Reads,
-    request::Builder,
+    request::{self, Builder},
 };
 
 /// A policy set that was checked whole. Sharing it needs no lock; replacing it is the caller's business.
@@ -48,11 +48,11 @@ impl Snapshot {
     pub fn compile_in(files: &[PolicyFile], epoch: u64, zone: TimeZone) -> Result<Self, Refused> {
         on_large_stack(|| {
             let model = Model::get()
-                .map_err(|error| alone(Problem::file("strait.cedarschema", error.to_string())))?;
+                .map_err(|error| Refused::from(Problem::file("strait.cedarschema", error.to_string())))?;
             let rules = load::load(model, files)?;
             let names = Names::of(&rules);
             let index = Index::of(model, &names, &rules)
-                .map_err(|error| alone(Problem::file("", error.to_string()).rule(&error.rule)))?;
+                .map_err(|error| Refused::from(Problem::file("", error.to_string()).rule(&error.rule)))?;
             let digest = digest::of(&rules);
             Ok(Self {
                 names,
@@ -129,6 +129,7 @@ impl Snapshot {
     /// What the rules say that can concern `question`.
     fn tally(&self, question: &Question<'_>) -> Result<Tally<'_>, String> {
         let model = Model::get().map_err(|error| error.to_string())?;
+        request::canonical(&question.ask).map_err(|error| error.to_string())?;
         let lineage = self.names.lineage(model, &question.ask);
         let buckets = self.buckets(question, &lineage);
         let mut tally = Tally::default();
@@ -235,10 +236,6 @@ fn no_permit() -> Verdict {
     Verdict::Refuse { code: Code::ToolCallDenied, rules: Vec::new(), reason }
 }
 
-fn alone(problem: Problem) -> Refused {
-    Refused::new(vec![problem])
-}
-
 /// Runs `work` where deep trees don't overflow the stack.
 pub(crate) fn on_large_stack<T: Send>(
     work: impl FnOnce() -> Result<T, Refused> + Send,
@@ -247,9 +244,11 @@ pub(crate) fn on_large_stack<T: Send>(
         let thread = std::thread::Builder::new().name("policies".to_owned()).stack_size(bounds::STACK);
         match thread.spawn_scoped(scope, work) {
             Ok(thread) => thread.join().unwrap_or_else(|_| {
-                Err(alone(Problem::file("", "checking the policies failed inside Strait")))
+                Err(Refused::from(Problem::file("", "checking the policies failed inside Strait")))
             }),
-            Err(error) => Err(alone(Problem::file("", format!("no thread to check policies on: {error}")))),
+            Err(error) => {
+                Err(Refused::from(Problem::file("", format!("no thread to check policies on: {error}"))))
+            }
         }
     })
 }

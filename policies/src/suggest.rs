@@ -68,3 +68,51 @@ fn literal(text: &str) -> String {
     quoted.push('"');
     quoted
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        Verdict,
+        fixture::{compile, get, question, run},
+    };
+
+    fn check(ask: Ask<'_>, other: Ask<'_>) {
+        let coder = run("coder");
+        let rule = suggest(&question(&coder, ask.clone()));
+        let snapshot = compile(&rule);
+        assert_eq!(snapshot.rules(), 1, "{rule}");
+        let verdict = snapshot.decide(&question(&coder, ask));
+        assert!(matches!(verdict, Verdict::Permit { .. }), "{rule}: {verdict}");
+        assert!(snapshot.decide(&question(&coder, other)).is_unpermitted(), "{rule}");
+        assert!(snapshot.decide(&question(&run("other"), Ask::Http(get("ok.test", "/")))).is_unpermitted());
+    }
+
+    #[test]
+    fn a_suggested_stream_or_dns_rule_permits_that_call() {
+        let connect = |host, address: Option<&str>, port| Ask::Connect {
+            host,
+            address: address.map(|text| text.parse().unwrap()),
+            port,
+        };
+        check(connect(Some("db.ok.test"), None, 5432), connect(Some("db.ok.test"), None, 22));
+        check(connect(None, Some("192.0.2.1"), 5432), connect(None, Some("192.0.2.2"), 5432));
+        check(connect(None, Some("2001:db8::1"), 5432), connect(None, Some("2001:db8::2"), 5432));
+        let dns = |name, record_type| Ask::Dns { name, record_type };
+        check(dns("_a.ok.test", "TXT"), dns("_a.ok.test", "SRV"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_suggested_http_rule_permits_that_call_whatever_its_path(path in "/[!-~ ]{0,30}", method in "[A-Z]{1,7}") {
+            prop_assume!(!path.contains(['?', '#']));
+            let mut http = get("ok.test", &path);
+            http.method = &method;
+            check(Ask::Http(http), Ask::Http(get("ok.test", "/elsewhere/at/all")));
+        }
+    }
+}

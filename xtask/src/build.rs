@@ -19,6 +19,9 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// An optimised build.
+    pub(crate) const RELEASE: Self = Self { release: true };
+
     fn folder(self) -> &'static str {
         if self.release { "release" } else { "debug" }
     }
@@ -39,6 +42,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
     args.apply(&mut cargo);
     exec::run(&mut cargo)?;
     lay_out(args)
+}
+
+/// Builds the load client of the benchmarks, optimised.
+pub(crate) fn load_client() -> Result<()> {
+    exec::run(exec::cargo().args(["build", "--release", "--package", "strait-load"]))
 }
 
 /// Builds the kernel programs: always optimised, since the verifier counts instructions.

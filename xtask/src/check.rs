@@ -58,5 +58,5 @@ fn docs() -> Result<()> {
 
 /// Good and bad policies, each bad one with the message it must give.
 fn policies() -> Result<()> {
-    exec::run(exec::cargo().args(["test", "--quiet", "--package", "strait-policies", "--test", "cases"]))
+    exec::run(exec::cargo().args(["test", "--quiet", "--workspace", "--test", "cases"]))
 }

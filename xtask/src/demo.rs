@@ -3,11 +3,8 @@
 //! Every step is held against three witnesses: what the client printed, what the records say and what the servers
 //! saw. Everything that the demo makes is removed at the end.
 
-mod installation;
-mod internet;
 mod judge;
 mod steps;
-mod sweep;
 
 use std::{
     fs,
@@ -20,13 +17,12 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use self::{
-    installation::Installation,
-    internet::Internet,
     judge::judge,
     steps::{STEPS, Step, Verdict},
 };
 use crate::{
     build, exec, interrupt,
+    lab::{installation::Installation, internet::Internet},
     setup::{self, Need},
 };
 
@@ -71,7 +67,11 @@ fn show(base: &Path, args: Args) -> Result<Tally> {
     progress("an internet of invented public addresses, with DNS, web, git, pip and npm servers");
     let internet = Internet::start(&base.join("internet"), &name)?;
     progress("an instance of Strait: agent, gateway, kernel programs");
-    let installation = Installation::start(base, &name, &internet)?;
+    let policies = [
+        ("demo.cedar", include_str!("demo/demo.cedar").to_owned()),
+        ("guardrails/demo.cedar", include_str!("demo/guardrails.cedar").to_owned()),
+    ];
+    let installation = Installation::start(base, &name, &internet, &policies)?;
     progress(&format!(
         "ready after {:.1} s; each command below is a run of its own",
         started.elapsed().as_secs_f32()

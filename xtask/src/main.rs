@@ -4,11 +4,13 @@
 //! binaries and public clients.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod build;
 mod check;
 mod demo;
 mod exec;
 mod interrupt;
+mod lab;
 mod setup;
 mod test;
 mod tidy;
@@ -42,6 +44,8 @@ enum Verb {
     Demo(demo::Args),
     /// Run the whole test suite (needs root), or the tests whose names contain FILTER.
     Test(test::Args),
+    /// Compare with peers from Debian, in one run (needs root).
+    Bench(bench::Args),
     /// Check the kernel side on the kernels of the matrix, in virtual machines.
     VmTest(vm::Args),
     /// Format, clippy, dependencies, docs, policy cases, tree.
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         Verb::Build(args) => build::run(args).map(drop),
         Verb::Demo(args) => demo::run(args),
         Verb::Test(args) => test::run(args),
+        Verb::Bench(args) => bench::run(args),
         Verb::VmTest(args) => vm::run(&args),
         Verb::Check => check::run(),
     };

@@ -6,9 +6,9 @@ use crate::{
 
 #[test]
 fn bytes_come_back_as_the_same_value() {
-    let bytes = core::array::from_fn(|at| at as u8);
+    let bytes = core::array::from_fn(|at| u8::try_from(at).unwrap());
     assert_eq!(Event::from_bytes(&bytes).to_bytes(), bytes);
-    let bytes: [u8; FlowRecord::LEN] = core::array::from_fn(|at| 200 - at as u8);
+    let bytes: [u8; FlowRecord::LEN] = core::array::from_fn(|at| 200 - u8::try_from(at).unwrap());
     assert_eq!(FlowRecord::from_bytes(&bytes).to_bytes(), bytes);
 }
 

@@ -42,7 +42,7 @@ codes! {
     NameRefused = "NAME_REFUSED",
     /// The address behind the name is private, special or the host's own.
     AddressRefused = "ADDRESS_REFUSED",
-    /// A lookup of a record type that policy does not permit.
+    /// A lookup of a record type or class that is never answered.
     DnsTypeRefused = "DNS_TYPE_REFUSED",
     /// DNS over HTTPS to a host not named for it.
     DohRefused = "DOH_REFUSED",
@@ -86,6 +86,23 @@ codes! {
     PacketSource = "PACKET_SOURCE",
     /// Kernel, packet filter: destination is not the gateway or its port is not offered.
     PacketDestination = "PACKET_DESTINATION",
+}
+
+impl Code {
+    /// Whether Strait refused, as opposed to a failure of the far end, the client or Strait itself.
+    pub fn is_refusal(self) -> bool {
+        !matches!(
+            self,
+            Self::UpstreamName
+                | Self::UpstreamUnreachable
+                | Self::UpstreamTls
+                | Self::UpstreamProtocol
+                | Self::UpstreamTimeout
+                | Self::ClientTls
+                | Self::ClientGone
+                | Self::Internal
+        )
+    }
 }
 
 impl fmt::Display for Code {

@@ -14,6 +14,9 @@ use crate::{
     log,
 };
 
+/// Said of the canary that proves a run to be held.
+const SELF_TEST: &str = "Strait's own self-test before the run's first process: refused, as it must be";
+
 /// What the kernel reported, as a record of the run it names; without a run it belongs to the host's chain.
 /// Reads `/proc`: not for an async thread under load.
 pub fn record(notice: Notice, run: Option<RunId>, processes: &Processes) -> Record {
@@ -21,11 +24,7 @@ pub fn record(notice: Notice, run: Option<RunId>, processes: &Processes) -> Reco
         Notice::Event(event) => seen(event, run, processes),
         Notice::Lost { count, .. } => {
             let reason = format!("{count} kernel events found no room on their way to the log");
-            let activity = Activity {
-                reason: Some(reason),
-                count,
-                ..activity(Kind::Lost, Decision::Deny)
-            };
+            let activity = Activity { reason: Some(reason), count, ..activity(Kind::Lost, Decision::Deny) };
             log::record(run, Body::Activity(Box::new(activity)))
         }
     }
@@ -43,9 +42,10 @@ fn seen(event: KernelEvent, run: Option<RunId>, processes: &Processes) -> Record
         exe: processes.exe(caller.tgid).map(|exe| exe.to_string()),
         digest: None,
     });
+    let reason = if event.awaited { Some(SELF_TEST) } else { event.code.and_then(explain) };
     let activity = Activity {
         code: event.code,
-        reason: event.code.and_then(explain).map(str::to_owned),
+        reason: reason.map(str::to_owned),
         dst: Destination {
             name: None,
             addr: event.dst.map(|dst| dst.ip()),
@@ -107,7 +107,9 @@ fn proto(number: u8) -> String {
 /// What a kernel refusal means, for people.
 fn explain(code: Code) -> Option<&'static str> {
     Some(match code {
-        Code::KernelDestination => "a run reaches names, not addresses: look the name up, or list the range in `agents.NAME.addresses`",
+        Code::KernelDestination => {
+            "a run reaches names, not addresses: look the name up, or list the range in `agents.NAME.addresses`"
+        }
         Code::KernelPort => "the gateway offers this port to nobody",
         Code::KernelNamespace => "the network namespace isn't that of a live run",
         Code::KernelSocket => "runs have TCP and UDP over IPv4 and IPv6 only",

@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+use strait_agent::{child, cli};
+
 fn main() -> ExitCode {
-    strait_agent::cli::main()
+    // `strait check` compiles policies in a child, as the agent does: nesting can abort the parser.
+    child::dispatch().unwrap_or_else(cli::main)
 }

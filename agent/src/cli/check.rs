@@ -2,19 +2,37 @@
 
 use std::{path::Path, process::ExitCode};
 
-use crate::config::Config;
+use anyhow::Context;
+
+use crate::{child::Program, config::Config, policy_source::PolicySource};
 
 /// Check configuration and policies without putting them in force
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit code: 0 if all is well, 1 if not.\n\nExample:\n  strait check && strait reload")]
+#[command(
+    after_help = "Needs no running agent. `strait policy check` shows every fault of the policies with its \
+        place.\n\nExit code: 0 if all is well, 1 if not.\n\nExample:\n  strait check && strait reload"
+)]
 pub struct Args {}
 
-/// Checks the configuration at `path`, or the installed one.
+/// Checks the configuration at `path`, or the installed one, and its policies.
 ///
 /// # Errors
-/// Says what is wrong with it, with file and place.
+/// Says what is wrong, with file and place.
 pub fn run(_: &Args, path: Option<&Path>) -> anyhow::Result<ExitCode> {
     let config = Config::load(path)?;
-    println!("configuration of instance `{}`: {} agents, all well", config.instance.name, config.agents.len());
+    let child = Program::current().context("this program can't be found again")?;
+    let policies = PolicySource::new(&config, child).check()?;
+    let agents = config.agents.len();
+    println!(
+        "instance `{}`: {agents} agents, {} policy files, all well",
+        config.instance.name,
+        policies.files.len()
+    );
+    if policies.files.is_empty() {
+        println!(
+            "there are no policies in `{}`, so every call is refused: `strait policy explain` shows what would allow one",
+            config.instance.config_dir.join("policies").display()
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -41,7 +41,9 @@ impl Args {
 pub fn run(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
     let targets = if args.runs.is_empty() {
         match super::ps::list(instance) {
-            Ok(runs) => runs.into_iter().filter(|run| args.means(&run.id, &run.agent)).map(|run| run.id).collect(),
+            Ok(runs) => {
+                runs.into_iter().filter(|run| args.means(&run.id, &run.agent)).map(|run| run.id).collect()
+            }
             Err(error) if error.downcast_ref::<AskError>().is_some_and(AskError::is_no_agent) => {
                 return without_agent(args, instance);
             }
@@ -54,7 +56,8 @@ pub fn run(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
     for run in &targets {
         let path = format!("/v1/runs/{run}/kill");
         let socket = instance.control_socket();
-        let killed: Result<Value, _> = super::block_on(client::ask(&socket, Method::POST, &path, None::<&()>))?;
+        let killed: Result<Value, _> =
+            super::block_on(client::ask(&socket, Method::POST, &path, None::<&()>))?;
         match killed {
             Ok(_) => println!("{run}"),
             Err(error) if error.is_no_agent() => return without_agent(args, instance),
@@ -74,7 +77,10 @@ fn without_agent(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
     let live = offline::list(instance)?;
     let targets: Vec<_> = live.into_iter().filter(|live| args.means(live.id.as_str(), &live.agent)).collect();
     if targets.is_empty() && !args.runs.is_empty() {
-        bail!("no such run is alive (the agent isn't running; `{}` lists none)", instance.state_dir.join("live").display());
+        bail!(
+            "no such run is alive (the agent isn't running; `{}` lists none)",
+            instance.state_dir.join("live").display()
+        );
     }
     for run in offline::kill(instance, &targets)? {
         println!("{run}");

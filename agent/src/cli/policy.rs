@@ -26,10 +26,12 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Check(Check),
-    Explain(Explain),
+    Explain(Box<Explain>),
     Fmt(Fmt),
     /// Print the Cedar schema that policies are checked against
-    #[command(after_help = "Example: strait policy schema > strait.cedarschema   # for an editor's Cedar support")]
+    #[command(
+        after_help = "Example: strait policy schema > strait.cedarschema   # for an editor's Cedar support"
+    )]
     Schema,
 }
 

@@ -26,7 +26,8 @@ use crate::{
 
 /// Run a command that can reach only the gate
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Inside, the command sees the host's programs, its own private home (kept for the next run of \
+#[command(
+    after_help = "Inside, the command sees the host's programs, its own private home (kept for the next run of \
         this agent), the workspace at its own path, and nothing else of the host's files. It has no way to the \
         network but the gate.\n\n\
         Examples:\n  \
@@ -34,7 +35,8 @@ use crate::{
         strait run --workspace ~/src/app --ro ~/src/lib -- npm test\n  \
         strait run --env GIT_AUTHOR_NAME -- git commit -m done\n\n\
         Exit code: the command's own (128 + signal if one ended it), 127 if there is no such command, 126 if it \
-        can't be executed, 125 if Strait itself failed.")]
+        can't be executed, 125 if Strait itself failed."
+)]
 pub struct Args {
     /// Agent whose rules apply: `[agents.NAME]` of the configuration [default: the program's name if that is
     /// configured, else `default`]
@@ -71,7 +73,9 @@ pub fn run(args: Args, instance: &Instance) -> anyhow::Result<ExitCode> {
     let quiet = args.quiet;
     let launch = launch(args)?;
     if !quiet && rustix::process::getuid().is_root() && terminal::size(std::io::stderr()).is_some() {
-        eprintln!("strait: you are root, so the command runs as root without any capability; a user of its own is better");
+        eprintln!(
+            "strait: you are root, so the command runs as root without any capability; a user of its own is better"
+        );
     }
     let socket = instance.launch_socket();
     let code = super::block_on(client::run(&socket, launch, |_| {}))??;
@@ -85,7 +89,8 @@ fn launch(args: Args) -> anyhow::Result<Launch> {
     let mut argv = args.command;
     let account = Account::of(rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())?;
     let search = env::var_os("PATH").unwrap_or_default();
-    let program = argv.first().map(|command| program::find(command, &search, &account.home)).unwrap_or_default();
+    let program =
+        argv.first().map(|command| program::find(command, &search, &account.home)).unwrap_or_default();
     if let (Some(called), Some(first)) = (&program.called, argv.first_mut()) {
         *first = text(called)?;
     }
@@ -97,7 +102,9 @@ fn launch(args: Args) -> anyhow::Result<Launch> {
         agent: args.agent,
         argv,
         env: asked(&args.env)?,
-        offered_env: env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect(),
+        offered_env: env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect(),
         cwd: None,
         program_path: program.path.iter().map(|path| text(path)).collect::<Result<_, _>>()?,
         terminal,
@@ -110,7 +117,12 @@ fn mounts(workspace: PathBuf, ro: &[PathBuf], rw: &[PathBuf], program: &Program)
     let mut mounts = vec![Wanted { path: workspace, access: Access::ReadWrite, purpose: Purpose::Workspace }];
     mounts.extend(ro.iter().map(wanted(Access::ReadOnly, Purpose::Extra)));
     mounts.extend(rw.iter().map(wanted(Access::ReadWrite, Purpose::Extra)));
-    mounts.extend(program.mounts.iter().map(wanted(Access::ReadOnly, Purpose::Program)));
+    // A program in the workspace is there already, and must not make a part of it read-only.
+    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    let shown: Vec<PathBuf> = mounts.iter().map(|mount| real(&mount.path)).collect();
+    let hidden =
+        program.mounts.iter().filter(|path| !shown.iter().any(|shown| real(path).starts_with(shown)));
+    mounts.extend(hidden.map(wanted(Access::ReadOnly, Purpose::Program)));
     mounts
 }
 

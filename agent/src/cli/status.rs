@@ -11,8 +11,10 @@ use crate::{
 
 /// Show what Strait is doing and whether it holds
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit code: 0 if every run is enforced and a gateway is connected, 1 if not. `strait doctor` \
-        tries to leak and tells more.")]
+#[command(
+    after_help = "Exit code: 0 if every run is enforced and a gateway is connected, 1 if not. `strait doctor` \
+        tries to leak and tells more."
+)]
 pub struct Args {
     /// Print JSON
     #[arg(long)]
@@ -40,7 +42,9 @@ fn show(status: &StatusView) {
     println!("runs     {}", status.runs);
     match status.gateway {
         true => println!("gateway  connected"),
-        false => println!("gateway  not connected: every call is refused until it is back; see the agent's log"),
+        false => {
+            println!("gateway  not connected: every call is refused until it is back; see the agent's log")
+        }
     }
     for degraded in &status.degraded {
         println!("degraded {}: {} missing; see `strait doctor`", degraded.run, degraded.missing.join(", "));

@@ -32,7 +32,8 @@ pub fn run(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for run in &args.runs {
         let path = format!("/v1/runs/{run}/stop");
-        let stopped: Result<Value, _> = super::block_on(client::ask(&socket, Method::POST, &path, Some(&body)))?;
+        let stopped: Result<Value, _> =
+            super::block_on(client::ask(&socket, Method::POST, &path, Some(&body)))?;
         match stopped {
             Ok(_) => println!("{run}"),
             Err(error) => {

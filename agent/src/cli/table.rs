@@ -6,7 +6,8 @@ use crate::launch::terminal;
 
 /// Prints rows under a header. A reader that has gone away (`| head`) is no fault.
 pub fn print(header: &[&str], rows: &[Vec<String>]) {
-    let width = terminal::size(std::io::stdout()).map(|(_, columns)| usize::from(columns)).filter(|width| *width > 0);
+    let width =
+        terminal::size(std::io::stdout()).map(|(_, columns)| usize::from(columns)).filter(|width| *width > 0);
     let _ = std::io::stdout().write_all(render(header, rows, width).as_bytes());
 }
 
@@ -14,7 +15,9 @@ fn render(header: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String
     let header: Vec<String> = header.iter().map(|cell| (*cell).to_owned()).collect();
     let all = || std::iter::once(&header).chain(rows);
     let widths: Vec<usize> = (0..header.len())
-        .map(|column| all().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0))
+        .map(|column| {
+            all().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        })
         .collect();
     let mut text = String::new();
     for row in all() {
@@ -57,7 +60,10 @@ mod tests {
     #[test]
     fn a_table_fits_and_its_last_column_gives_way() {
         let rows = vec![vec!["a-1".into(), "claude --continue".into()], vec!["longer-2".into(), "x".into()]];
-        assert_eq!(render(&["RUN", "COMMAND"], &rows, None), "RUN       COMMAND\na-1       claude --continue\nlonger-2  x\n");
+        assert_eq!(
+            render(&["RUN", "COMMAND"], &rows, None),
+            "RUN       COMMAND\na-1       claude --continue\nlonger-2  x\n"
+        );
         let narrow = render(&["RUN", "COMMAND"], &rows, Some(15));
         assert_eq!(narrow.lines().nth(1), Some("a-1       clau…"));
         assert!(narrow.lines().all(|line| line.chars().count() <= 15));

@@ -38,9 +38,11 @@ impl Refused {
             }
             Self::Body(_) => (StatusCode::BAD_REQUEST, "BAD_BODY", "send JSON as the documentation shows"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "NO_ROUTE", "the paths begin with /v1/"),
-            Self::Reload(_) => {
-                (StatusCode::CONFLICT, "RELOAD_REFUSED", "what was in force stays; `strait check` shows every fault")
-            }
+            Self::Reload(_) => (
+                StatusCode::CONFLICT,
+                "RELOAD_REFUSED",
+                "what was in force stays; `strait check` shows every fault",
+            ),
             Self::End(_) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "NOT_ENDED", "see the agent's log, and try `strait kill`")
             }

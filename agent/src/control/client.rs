@@ -14,8 +14,10 @@ use super::wire::{ErrorBody, ErrorView};
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// Nobody listens.
-    #[error("the agent isn't running (no one answers at `{path}`): start it with `systemctl start strait` \
-             or `strait-agent`")]
+    #[error(
+        "the agent isn't running (no one answers at `{path}`): start it with `systemctl start strait` \
+             or `strait-agent`"
+    )]
     NoAgent {
         /// Its socket.
         path: String,

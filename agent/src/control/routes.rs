@@ -41,7 +41,10 @@ fn visible(api: &Api, account: &Account) -> Vec<Arc<Run>> {
     api.runs.list().into_iter().filter(|run| run.belongs_to(account)).collect()
 }
 
-async fn list(State(api): State<Api>, ConnectInfo(peer): ConnectInfo<Peer>) -> Result<Json<Vec<RunView>>, Refused> {
+async fn list(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Result<Json<Vec<RunView>>, Refused> {
     let account = person(peer)?;
     Ok(Json(visible(&api, &account).iter().map(|run| view(run)).collect()))
 }
@@ -61,7 +64,10 @@ fn view(run: &Run) -> RunView {
     }
 }
 
-async fn status(State(api): State<Api>, ConnectInfo(peer): ConnectInfo<Peer>) -> Result<Json<StatusView>, Refused> {
+async fn status(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Result<Json<StatusView>, Refused> {
     let account = person(peer)?;
     let runs = visible(&api, &account);
     let count = runs.len();
@@ -121,7 +127,10 @@ async fn kill(
     Ok(Json(json!({})))
 }
 
-async fn reload(State(api): State<Api>, ConnectInfo(peer): ConnectInfo<Peer>) -> Result<Json<Reloaded>, Refused> {
+async fn reload(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Result<Json<Reloaded>, Refused> {
     if !person(peer)?.admin {
         return Err(Refused::NotAdmin);
     }

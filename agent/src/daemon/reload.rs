@@ -61,7 +61,9 @@ impl Reloader {
         let config = Config::load(path.as_deref()).map_err(|error| error.to_string())?;
         let old = Arc::clone(&self.config.borrow());
         if config.instance != old.instance {
-            return Err("`[instance]` and `network.pool` can't change while the agent runs: restart it".to_owned());
+            return Err(
+                "`[instance]` and `network.pool` can't change while the agent runs: restart it".to_owned()
+            );
         }
         let mut done = self.policies(&config).await?;
         if config.network != old.network || config.limits != old.limits {
@@ -84,6 +86,10 @@ impl Reloader {
             ("files", checked.files.len().to_string()),
         ];
         self.log.event(None, "policy.changed", &facts).await.map_err(|error| error.to_string())?;
-        Ok(format!("{} policy files are {when} (epoch {epoch}, digest {})", checked.files.len(), checked.digest))
+        Ok(format!(
+            "{} policy files are {when} (epoch {epoch}, digest {})",
+            checked.files.len(),
+            checked.digest
+        ))
     }
 }

@@ -42,6 +42,8 @@ pub struct KernelEvent {
     pub code: Option<Code>,
     /// How many like events this one stands for.
     pub count: u64,
+    /// Whether the self-test provoked it and waited for it.
+    pub awaited: bool,
 }
 
 /// A process, as the kernel saw it at the call.
@@ -77,6 +79,7 @@ impl KernelEvent {
             verdict: Verdict::from_byte(event.verdict).unwrap_or(Verdict::Deny),
             code: Reason::from_byte(event.reason).and_then(code),
             count: u64::from(event.count),
+            awaited: false,
         }
     }
 
@@ -99,6 +102,7 @@ impl KernelEvent {
             verdict: Verdict::from_byte(key.verdict).unwrap_or(Verdict::Deny),
             code: Reason::from_byte(key.reason).and_then(code),
             count,
+            awaited: false,
         }
     }
 }

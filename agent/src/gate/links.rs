@@ -3,15 +3,12 @@
 //! A link is pinned, so it outlives the agent. A cgroup link made by `BPF_LINK_CREATE` stands beside those of
 //! others; all of them must allow.
 
-use std::{
-    fs, io,
-    os::fd::AsFd as _,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, os::fd::AsFd as _, path::Path};
 
 use aya::programs::{
     SchedClassifier, TcAttachType,
-    tc::{NlOptions, TcAttachOptions, qdisc_add_clsact},
+    links::Link as _,
+    tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle, qdisc_add_clsact},
 };
 use rustix::io::Errno;
 
@@ -87,26 +84,36 @@ pub(super) fn detach(folder: &Path) -> Result<(), GateError> {
 /// and unlike a tcx link it costs no wait for RCU. A filter of another program gives way, after the new one is
 /// in place.
 pub(super) fn attach_filter(instance: &Instance, veth: &Veth, program: u32) -> Result<(), GateError> {
-    if netns::filter_program(instance, veth.ifindex)? == Some(program) {
+    let old = netns::filter(instance, veth.ifindex)?;
+    if old.is_some_and(|old| old.program == program) {
         return Ok(());
     }
     let pin = program_pin(instance, PACKET_FILTER);
     let name = veth.name.clone();
-    netns::within(&instance.strait_netns(), move || filter(&pin, &name))?
+    netns::within(&instance.strait_netns(), move || place_filter(&pin, &name, old.map(|old| old.priority)))?
         .map_err(|source| GateError::Filter { veth: veth.name.clone(), source: Box::new(source) })
 }
 
-fn filter(pin: &PathBuf, veth: &str) -> Result<(), aya::programs::ProgramError> {
+/// Handle of our filter at its priority.
+const HANDLE: TcHandle = TcHandle::new(0, 1);
+
+/// Puts the filter on, beside an older one, which then goes.
+fn place_filter(pin: &Path, veth: &str, old: Option<u16>) -> Result<(), aya::programs::ProgramError> {
     match qdisc_add_clsact(veth) {
         Err(error) if !is_there(&error) => return Err(error.into()),
         _ => {}
     }
     let mut program = SchedClassifier::from_pin(pin)?;
-    // A fixed place: attaching again replaces.
-    let place = NlOptions { priority: 1, handle: 1.into(), ..NlOptions::default() };
+    let priority = if old == Some(1) { 2 } else { 1 };
+    let place = NlOptions { priority, handle: HANDLE, ..NlOptions::default() };
     let link = program.attach_with_options(veth, TcAttachType::Ingress, TcAttachOptions::Netlink(place))?;
-    // Dropping either would take the filter off.
+    // Dropping it would take the filter off.
     std::mem::forget(program.take_link(link)?);
+    if let Some(old) = old {
+        SchedClassifierLink::attached(veth, TcAttachType::Ingress, old, HANDLE, None)
+            .map_err(aya::programs::tc::TcError::IoError)?
+            .detach()?;
+    }
     Ok(())
 }
 

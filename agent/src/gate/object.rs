@@ -104,7 +104,7 @@ fn read(instance: &Instance) -> Result<(Vec<u8>, Meta), GateError> {
 /// Mounts bpffs on `/sys/fs/bpf` if no one has, and makes the instance's folder in it, for root alone.
 fn mount_bpffs(instance: &Instance) -> Result<(), GateError> {
     let failed = |source: io::Error| GateError::Bpffs { path: instance.bpffs.clone(), source };
-    let base = instance.bpffs.parent().unwrap_or(Path::new("/sys/fs/bpf"));
+    let base = instance.bpffs.parent().unwrap_or_else(|| Path::new("/sys/fs/bpf"));
     if !on_bpffs(base).map_err(failed)? {
         mount("bpf", base, "bpf", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)
             .map_err(|errno| failed(errno.into()))?;

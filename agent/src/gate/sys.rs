@@ -4,7 +4,7 @@
 
 use std::{
     ffi::CString,
-    io, mem,
+    io,
     os::{
         fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
         unix::ffi::OsStrExt as _,
@@ -44,7 +44,7 @@ impl Attr {
 fn bpf(command: i32, attr: &mut Attr) -> io::Result<i32> {
     // SAFETY: `attr` is a valid, initialised attribute block of the length passed; pointers in it outlive the
     // call (see each caller).
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attr, mem::size_of::<Attr>()) };
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attr, size_of::<Attr>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { i32::try_from(result).map_err(io::Error::other) }
 }
 

@@ -75,7 +75,7 @@ struct Search<'a> {
 impl Search<'_> {
     fn command(&mut self, command: &str, depth: usize) -> Option<PathBuf> {
         let path = if command.contains('/') {
-            std::path::absolute(command).ok()?
+            std::path::absolute(command).ok().filter(|path| is_program(path))?
         } else {
             let folders = std::env::split_paths(self.search).filter(|folder| folder.is_absolute());
             folders.map(|folder| folder.join(command)).find(|path| is_program(path))?
@@ -99,7 +99,7 @@ impl Search<'_> {
             self.program.mounts.push(holder(path, self.home));
         }
         if let Ok(target) = fs::read_link(path) {
-            let target = path.parent().unwrap_or(Path::new("/")).join(target);
+            let target = path.parent().unwrap_or_else(|| Path::new("/")).join(target);
             return self.add(&lexical(&target), depth + 1);
         }
         match interpreter(path) {
@@ -152,10 +152,10 @@ fn holder(path: &Path, home: &Path) -> PathBuf {
         return components.iter().take(at + 2).collect();
     }
     let Some(folder) = path.parent() else { return path.to_owned() };
-    if folder.file_name().is_some_and(|name| name == "bin") {
-        if let Some(prefix) = folder.parent().filter(|prefix| !is_broad(prefix, home)) {
-            return prefix.to_owned();
-        }
+    if folder.file_name().is_some_and(|name| name == "bin")
+        && let Some(prefix) = folder.parent().filter(|prefix| !is_broad(prefix, home))
+    {
+        return prefix.to_owned();
     }
     if is_broad(folder, home) { path.to_owned() } else { folder.to_owned() }
 }

@@ -39,7 +39,8 @@ const ASK_WITHIN: Duration = Duration::from_secs(10);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 /// Signals that a caller may pass on: those a terminal or a service manager sends.
-const SIGNALS: [Signal; 6] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
+const SIGNALS: [Signal; 6] =
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
 
 /// Why a request was refused; the text goes to the person.
 #[derive(Debug, thiserror::Error)]
@@ -146,7 +147,8 @@ fn chain(error: &dyn std::error::Error) -> String {
 /// Takes the first packets: a new run or an old one.
 async fn open(channel: &Channel, runs: &Arc<Runs>) -> Result<Arc<Run>, Refusal> {
     let account = Account::of_peer(channel.socket())?;
-    let asked = timeout(ASK_WITHIN, ask(channel)).await.map_err(|_| Refusal::Malformed("it took too long"))??;
+    let asked =
+        timeout(ASK_WITHIN, ask(channel)).await.map_err(|_| Refusal::Malformed("it took too long"))??;
     match asked {
         Asked::Rejoin(id) => {
             let run = runs.get(&id).filter(|run| run.belongs_to(&account)).ok_or(Refusal::NoRun(id))?;
@@ -242,8 +244,8 @@ fn order(
     if request.argv.first().is_none_or(String::is_empty) {
         return Err(Refusal::Malformed("it names no command"));
     }
-    let mut texts = request.argv.iter().chain(request.env.iter().flat_map(|(name, value)| [name, value]));
-    if texts.any(|text| text.contains('\0')) {
+    let nul = |text: &String| text.contains('\0');
+    if request.argv.iter().any(nul) || request.env.iter().any(|(name, value)| nul(name) || nul(value)) {
         return Err(Refusal::Malformed("a NUL is in it"));
     }
     if request.env.iter().any(|(name, _)| name.is_empty() || name.contains('=')) {
@@ -273,7 +275,8 @@ fn order(
 
 /// Absolute and without `..`.
 fn is_plain(path: &Path) -> bool {
-    path.is_absolute() && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
+    path.is_absolute()
+        && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
 }
 
 /// Passes signals on until the run ends. A caller that goes away without a word takes the run with it: nobody is left
@@ -302,7 +305,9 @@ async fn stay(channel: &Channel, runs: &Arc<Runs>, run: &Arc<Run>) {
 }
 
 fn pass_on(runs: &Runs, run: &Run, number: i32) {
-    let Some(signal) = Signal::from_named_raw(number).filter(|signal| SIGNALS.contains(signal)) else { return };
+    let Some(signal) = Signal::from_named_raw(number).filter(|signal| SIGNALS.contains(signal)) else {
+        return;
+    };
     if let Err(error) = runs.signal(run, signal) {
         tracing::warn!(run = %run.id(), %error, "a signal could not be passed on");
     }

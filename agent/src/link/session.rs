@@ -186,6 +186,8 @@ async fn read(
 ) -> Ended {
     let questions = Arc::new(Semaphore::new(QUESTIONS));
     let mut host_records = VecDeque::new();
+    // What was made before this link may have been written over the last one, whose answer got lost.
+    let begun_ms = log::now_ms();
     loop {
         let (message, fds) = match socket.receive(&mut buffer).await {
             Ok(received) => received,
@@ -198,7 +200,10 @@ async fn read(
             ToAgent::Hello { .. } => return Ended::Violation("a second hello"),
             ToAgent::Records { batch, records } => {
                 let answer = match check(&records, &mut host_records) {
-                    Ok(()) => Answer::Pending(link.0.parts.log.submit(records).await),
+                    Ok(()) => {
+                        let may_repeat = records.iter().any(|record| record.ts_ms <= begun_ms);
+                        Answer::Pending(link.0.parts.log.submit(records, may_repeat).await)
+                    }
                     Err(Refusal::Over(refused)) => Answer::Refused(refused),
                     Err(Refusal::Violation(what)) => return Ended::Violation(what),
                 };

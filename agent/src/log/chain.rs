@@ -1,6 +1,7 @@
 //! One chain on disk: its folder, its segments, where it ends, and how it is taken up again after a crash.
 
 use std::{
+    collections::VecDeque,
     fs, io,
     io::{BufRead as _, BufReader, Seek as _, SeekFrom},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, chown},
@@ -12,10 +13,16 @@ use std::{
 use ed25519_dalek::VerifyingKey;
 use sha2::{Digest, Sha256};
 
+use strait_contract::{
+    ids::RecordId,
+    record::{Phase, Record},
+};
+
 use super::{
     LogError, Options, RunMeta,
     head::{BadHead, Head},
     line::{self, Hash},
+    read::Backward,
     sync::Tail,
 };
 
@@ -45,6 +52,8 @@ pub(super) struct Chain {
     pub bytes: u64,
     /// Lines not yet in the file.
     pub pending: Vec<u8>,
+    /// The file that the last group was written to, until the syncer was told.
+    pub written: Option<Arc<fs::File>>,
     /// Set once the run is over.
     pub closing: bool,
     /// The folder has a new file that isn't synced.
@@ -52,9 +61,17 @@ pub(super) struct Chain {
     /// Records refused since the last one that was written.
     pub missed: u64,
     pub rate: Rate,
+    /// The last records written, by which one that is sent again is known.
+    pub recent: VecDeque<Written>,
     /// Shared with the syncer.
     pub tail: Arc<Tail>,
 }
+
+/// What tells one record from another: a call has two lines of one id.
+pub(super) type Written = (RecordId, Option<Phase>);
+
+/// How many records are remembered.
+const RECENT: usize = 4096;
 
 /// Where a chain stood before a record or group was added.
 #[derive(Clone, Copy, Debug)]
@@ -74,9 +91,24 @@ impl Chain {
     }
 
     pub(super) fn rewind(&mut self, mark: &Mark) {
+        let added = usize::try_from(self.seq - mark.seq).unwrap_or(usize::MAX);
+        self.recent.truncate(self.recent.len().saturating_sub(added));
         self.seq = mark.seq;
         self.hash = mark.hash;
         self.pending.truncate(mark.pending);
+    }
+
+    /// Remembers a record that was added.
+    pub(super) fn remember(&mut self, record: &Record) {
+        if self.recent.len() >= RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((record.id, record.phase));
+    }
+
+    /// Whether a record was added lately: the gateway sends again what it didn't hear of when its link broke.
+    pub(super) fn has(&self, record: &Record) -> bool {
+        self.recent.iter().rev().any(|written| *written == (record.id, record.phase))
     }
 
     /// Opens the chain in `folder`, new or from before. Returns it with the bytes of a half line that were cut.
@@ -100,10 +132,12 @@ impl Chain {
             segment: found.segment,
             bytes: found.bytes,
             pending: Vec::new(),
+            written: None,
             closing: false,
             fresh: true,
             missed: 0,
             rate: Rate::new(options.records_per_second),
+            recent: recent(&folder).map_err(fault)?,
             tail: Arc::new(Tail::new(folder, run.unwrap_or(HOST).to_owned(), options.group)),
             meta,
         };
@@ -134,6 +168,32 @@ impl Chain {
         self.fresh = true;
         Ok(())
     }
+}
+
+/// The last records of a chain that is taken up again.
+fn recent(folder: &Path) -> io::Result<VecDeque<Written>> {
+    #[derive(serde::Deserialize)]
+    struct Line<'a> {
+        id: RecordId,
+        #[serde(borrow)]
+        phase: Option<&'a str>,
+    }
+    let mut found = VecDeque::new();
+    for path in segments(folder)?.iter().rev() {
+        let mut lines = Backward::open(path)?;
+        while found.len() < RECENT
+            && let Some(line) = lines.next_line()?
+        {
+            let Ok(Line { id, phase }) = serde_json::from_slice(&line) else { continue };
+            let phase = match phase {
+                Some("decided") => Some(Phase::Decided),
+                Some("done") => Some(Phase::Done),
+                _ => None,
+            };
+            found.push_front((id, phase));
+        }
+    }
+    Ok(found)
 }
 
 /// File name of sealed segment `number`, counting from 1.

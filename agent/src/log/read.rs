@@ -165,7 +165,7 @@ fn unix_ms(time: SystemTime) -> i64 {
 }
 
 /// Lines of a file from its end.
-struct Backward {
+pub(super) struct Backward {
     file: fs::File,
     /// Bytes before `at` aren't read yet.
     at: u64,
@@ -174,13 +174,13 @@ struct Backward {
 }
 
 impl Backward {
-    fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = fs::File::open(path)?;
         let at = file.metadata()?.len();
         Ok(Self { file, at, buffer: Vec::new() })
     }
 
-    fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub(super) fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             let end = self.buffer.len().saturating_sub(1);
             let newline =

@@ -169,8 +169,9 @@ async fn a_record_of_an_unknown_or_ended_run_is_refused_with_its_whole_batch() {
     assert_eq!(log.append(vec![request("r", &"x".repeat(9000))]).await, Err(Unrecorded::Malformed));
     assert_eq!(lines_or_none(dir.path(), "r"), 0);
     assert_eq!(log.append(both("s")).await, Ok(()));
-    // The one request, and the word that three records were refused before.
-    assert_eq!(lines(dir.path(), "r").len(), 2);
+    log.append_synced(vec![request("r", "https://a.test/2")]).await.unwrap();
+    // Two requests, and the word that records were refused before.
+    assert_eq!(lines(dir.path(), "r").len(), 3);
     let late = Record { phase: Some(Phase::Done), ..request("s", "https://b.test/") };
     let closing = tokio::spawn({
         let log = log.clone();
@@ -227,7 +228,8 @@ async fn segments_continue_the_chain_and_few_files_stay_open() {
     for run in &runs {
         let files = chain::segments(&dir.path().join("runs").join(run)).unwrap();
         assert!(files.len() > 3, "{files:?}");
-        let Verdict::Intact { lines, .. } = verify(dir.path(), Some(run)).unwrap() else { panic!("{run}") };
+        let verdict = verify(dir.path(), Some(run)).unwrap();
+        let Verdict::Intact { lines, .. } = verdict else { panic!("{run}: {verdict:?}") };
         assert_eq!(lines, if run == "r0" { 41 } else { 40 });
     }
     log.shutdown().await;
@@ -303,4 +305,23 @@ async fn folders_and_files_are_for_root_and_auditors_alone() {
     assert_eq!(mode("runs/r/log.jsonl"), 0o640);
     assert_eq!(mode("runs/r/head"), 0o640);
     assert_eq!(mode("keys/log.key"), 0o600);
+}
+
+/// What a gateway sends again after its link broke is written once, by the same agent and by the next one.
+#[tokio::test]
+async fn a_record_that_is_sent_again_is_not_written_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let decided = request("r", "https://a.test/1");
+    let done = Record { phase: Some(Phase::Done), ..decided.clone() };
+    for (round, expect) in [(1, 3), (2, 4)] {
+        let log = Log::open(options(dir.path())).unwrap();
+        log.open_run(meta("r")).await.unwrap();
+        for _ in 0..2 {
+            let batch = vec![decided.clone(), done.clone()];
+            log.submit(batch, true).await.outcome().await.unwrap();
+        }
+        log.submit(vec![request("r", "https://a.test/2")], true).await.outcome().await.unwrap();
+        assert_eq!(lines(dir.path(), "r").len(), expect, "round {round}");
+        log.shutdown().await;
+    }
 }

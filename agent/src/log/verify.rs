@@ -75,7 +75,10 @@ impl fmt::Display for Flaw {
             Reason::Half => write!(f, "line {line} isn't whole")?,
             Reason::Missing(known) => write!(f, "line {line} is missing: the signed head knows {known}")?,
             Reason::NotTheHeads => write!(f, "line {line} isn't the one the signed head knows")?,
-            Reason::AfterTheHead => write!(f, "line {line} stands after the end that the signed head knows")?,
+            Reason::AfterTheHead => write!(
+                f,
+                "line {line} stands after the end that the signed head knows (if strait-agent was killed, its next start takes the chain up)"
+            )?,
             Reason::Head(why) => f.write_str(why)?,
         }
         write!(f, " (`{}`)", self.file.display())

@@ -196,7 +196,7 @@ impl Writer {
     /// Writes a record of the log's own; says whether it was written.
     fn note(&mut self, record: Record) -> bool {
         let (reply, mut answer) = oneshot::channel();
-        self.group(vec![Append { records: vec![record], synced: false, reply }]);
+        self.group(vec![Append { records: vec![record], synced: false, may_repeat: false, reply }]);
         matches!(answer.try_recv(), Ok(Ok(())))
     }
 
@@ -209,7 +209,7 @@ impl Writer {
         let mut touched = Touched::new();
         let mut taken = Vec::with_capacity(group.len());
         for append in group {
-            match self.add(&append.records, &mut touched) {
+            match self.add(&append, &mut touched) {
                 Ok(()) => taken.push(append),
                 Err(refused) => self.refuse(append, refused),
             }
@@ -243,12 +243,13 @@ impl Writer {
         if self.outage.is_none() {
             tracing::error!(%error, "records can't be written: calls are refused until they can");
         }
-        let outage = self.outage.get_or_insert(Outage { since: Instant::now(), refused: 0 });
+        let outage = self.outage.get_or_insert_with(|| Outage { since: Instant::now(), refused: 0 });
         outage.refused = outage.refused.saturating_add(u64::try_from(records).unwrap_or(u64::MAX));
     }
 
     /// Adds a batch's lines to the pending bytes of their chains: all of them or none.
-    fn add(&mut self, records: &[Record], touched: &mut Touched) -> Result<(), Unrecorded> {
+    fn add(&mut self, append: &Append, touched: &mut Touched) -> Result<(), Unrecorded> {
+        let Append { records, may_repeat, .. } = append;
         let now = Instant::now();
         for record in records {
             if !line::is_acceptable(record) {
@@ -259,6 +260,9 @@ impl Writer {
         let mut before: Touched = Vec::new();
         for record in records {
             let Some(chain) = self.chains.get_mut(&record.run) else { return Err(Unrecorded::Run) };
+            if *may_repeat && chain.has(record) {
+                continue;
+            }
             if !before.iter().any(|(name, _)| *name == record.run) {
                 before.push((record.run.clone(), chain.mark()));
             }
@@ -368,6 +372,7 @@ impl Writer {
             }
         };
         written.push((Arc::clone(&file), chain.bytes));
+        chain.written = Some(Arc::clone(&file));
         (&*file).write_all(&chain.pending)
     }
 
@@ -387,13 +392,14 @@ impl Writer {
         }
         for (name, _) in touched {
             let Some(chain) = self.chains.get_mut(name) else { continue };
-            let file = self.files.peek(name);
+            // Taken from the chain: the file may have left the cache within the group.
+            let file = chain.written.take();
             let fresh = std::mem::take(&mut chain.fresh);
-            chain.tail.reached(&reached(chain), file, fresh, None, &self.work);
+            chain.tail.reached(&reached(chain), file.as_ref(), fresh, None, &self.work);
         }
         for (name, waiter) in waiters {
             if let Some(chain) = self.chains.get(&name) {
-                chain.tail.reached(&reached(chain), self.files.peek(&name), false, Some(waiter), &self.work);
+                chain.tail.reached(&reached(chain), None, false, Some(waiter), &self.work);
             }
         }
         self.tell_missed(touched);
@@ -455,6 +461,7 @@ fn append_line(
         Ok(hash) => {
             chain.seq += 1;
             chain.hash = hash;
+            chain.remember(record);
             Ok(())
         }
         Err(error) => {

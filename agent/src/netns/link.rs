@@ -4,11 +4,12 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr},
     os::fd::RawFd,
+    time::{Duration, Instant},
 };
 
 use futures_util::TryStreamExt as _;
 use netlink_packet_route::{
-    link::{InfoData, InfoKind, InfoVeth},
+    link::{InfoData, InfoKind, InfoVeth, LinkAttribute, State},
     neighbour::NeighbourState,
     route::RouteScope,
     tc::{TcAttribute, TcFilterBpfOption, TcOption},
@@ -19,9 +20,12 @@ use rustix::{
     net::{AddressFamily, SocketType, netdevice::name_to_index, socket},
 };
 
-use super::{NetnsError, RUN_INTERFACE, Veth};
+use super::{Filter, NetnsError, RUN_INTERFACE, Veth};
 
 const MTU: u32 = 1500;
+/// How long a veth may take to become operational, and how often to look.
+const PATIENCE: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_micros(200);
 /// `lo` has this index in every namespace.
 const LOOPBACK: u32 = 1;
 
@@ -122,13 +126,24 @@ async fn neighbour(handle: &Handle, index: u32, addr: Ipv4Addr, mac: &[u8]) -> R
         .map_err(failed("adding the neighbour"))
 }
 
-/// The run's side: address, up, one route, one neighbour.
-pub(super) async fn raise_run(veth: &Veth, gateway: Ipv4Addr) -> Result<(), NetnsError> {
+/// The run's side: address, up.
+pub(super) async fn open_run(veth: &Veth) -> Result<(), NetnsError> {
     let handle = connect()?;
     let index = existing(RUN_INTERFACE)?;
     let added = handle.address().add(index, IpAddr::V4(veth.addr), 32).execute().await;
     or_there(added).map_err(failed("adding the run's address"))?;
-    up(&handle, index, "taking the run's end of the veth up").await?;
+    up(&handle, index, "taking the run's end of the veth up").await
+}
+
+/// The run's side, once the other is up: one route, one neighbour.
+///
+/// The end that was taken up first gets its queue from a kernel worker, and drops what is sent before: a first
+/// SYN would be repeated after a second only. The worker sets the operational state and the queue under the
+/// lock that adding a route takes, so after both packets pass.
+pub(super) async fn route_run(veth: &Veth, gateway: Ipv4Addr) -> Result<(), NetnsError> {
+    let handle = connect()?;
+    let index = existing(RUN_INTERFACE)?;
+    operational(&handle, index).await?;
     let route = RouteMessageBuilder::<Ipv4Addr>::new()
         .destination_prefix(gateway, 32)
         .output_interface(index)
@@ -139,8 +154,24 @@ pub(super) async fn raise_run(veth: &Veth, gateway: Ipv4Addr) -> Result<(), Netn
     neighbour(&handle, index, gateway, &veth.gateway_mac).await
 }
 
+/// Waits until a device is operational (RFC 2863).
+async fn operational(handle: &Handle, index: u32) -> Result<(), NetnsError> {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        let mut links = Box::pin(handle.link().get().match_index(index).execute());
+        let link = links.try_next().await.map_err(failed("reading the state of the veth"))?;
+        let state = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::OperState(State::Up));
+        if link.is_some_and(|link| link.attributes.iter().any(state)) {
+            return Ok(());
+        }
+        // This thread does nothing else.
+        std::thread::sleep(POLL);
+    }
+    Err(NetnsError::Down(PATIENCE))
+}
+
 /// The gateway's side: up, one route.
-pub(super) async fn raise_gateway(veth: &Veth) -> Result<(), NetnsError> {
+pub(super) async fn open_gateway(veth: &Veth) -> Result<(), NetnsError> {
     let handle = connect()?;
     up(&handle, veth.ifindex, "taking the gateway's end of the veth up").await?;
     let route = RouteMessageBuilder::<Ipv4Addr>::new()
@@ -156,8 +187,8 @@ pub(super) async fn delete(name: &str) -> Result<(), NetnsError> {
     connect()?.link().del(index).execute().await.map_err(failed("deleting the veth"))
 }
 
-/// Id of the first BPF filter at clsact ingress.
-pub(super) async fn filter_program(ifindex: u32) -> Result<Option<u32>, NetnsError> {
+/// The first BPF filter at clsact ingress.
+pub(super) async fn filter_at(ifindex: u32) -> Result<Option<Filter>, NetnsError> {
     let handle = connect()?;
     let index = i32::try_from(ifindex).unwrap_or(i32::MAX);
     let mut filters = Box::pin(handle.traffic_filter(index).get().ingress().execute());
@@ -171,8 +202,10 @@ pub(super) async fn filter_program(ifindex: u32) -> Result<Option<u32>, NetnsErr
                     }),
                     _ => None,
                 });
-                if id.is_some() {
-                    return Ok(id);
+                // The upper half of `tcm_info` is the priority (rtnetlink(7)).
+                let [.., low, high] = filter.header.info.to_le_bytes();
+                if let Some(program) = id {
+                    return Ok(Some(Filter { program, priority: u16::from_le_bytes([low, high]) }));
                 }
             }
             Ok(None) => return Ok(None),

@@ -140,7 +140,10 @@ impl Runs {
                 tell(id, Folder::of(instance, id).remove());
                 tell(id, runs.hierarchies.of(instance, id).remove());
             }
-            for id in names(&instance.run_dir.join("netns")).iter().filter(|name| is_stray(name) && *name != "strait") {
+            for id in names(&instance.run_dir.join("netns"))
+                .iter()
+                .filter(|name| is_stray(name) && *name != "strait")
+            {
                 if let Ok(run) = id.parse() {
                     tell(id, netns::remove_run(instance, &run));
                 }

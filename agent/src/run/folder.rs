@@ -22,7 +22,7 @@ use crate::instance::Instance;
 
 /// Places inside a run that hold nothing until something is mounted there.
 const SKELETON: &[&str] =
-    &["usr", "etc", "proc", "dev", "tmp", "run", "sys", "tools/bin", "var", "opt", "mnt", "srv"];
+    &["usr", "etc", "proc", "dev", "tmp", "run", "sys", "tools/bin", "var/tmp", "opt", "mnt", "srv"];
 /// Merged-`/usr` links of the host, copied as links; on a host without them the folders are mounted.
 pub const MERGED: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
@@ -134,8 +134,8 @@ impl Folder {
         }
         let beige = rootfs.join("beige");
         symlink("/run/strait", &beige).map_err(failed("make", &beige))?;
-        // Programs expect /var/tmp and /var/run; both live as long as the run.
-        for (target, name) in [("/tmp", "var/tmp"), ("/run", "var/run"), ("/run/lock", "var/lock")] {
+        // Links, as the distributions have them; /var/tmp is a place of its own, since a workspace may lie in it.
+        for (target, name) in [("/run", "var/run"), ("/run/lock", "var/lock")] {
             let link = rootfs.join(name);
             symlink(target, &link).map_err(failed("make", &link))?;
         }

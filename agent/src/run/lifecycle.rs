@@ -1,14 +1,21 @@
 //! Start and end of a run, in the only order that is safe.
 //!
-//! Start: name, address → (cgroup, netns, gate, self-test) beside (folder, mounts, bundle) → record, synced →
-//! announcement → container created → known on disk → container started. End: processes → gate → veth → netns →
+//! Start: name, address → (cgroup, netns, gate) beside (folder, mounts, bundle) → record, synced → announcement →
+//! self-test → known on disk → container created → container started. End: processes → gate → veth → netns →
 //! announcement → record → cgroup → folder → address. Whatever fails on the way up is taken down the same way, and
 //! every step down is a no-op for what was never made.
 
-use std::{io, net::Ipv4Addr, os::fd::OwnedFd, path::PathBuf, sync::Arc};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::Arc,
+};
 
 use strait_contract::{
     ids::{AgentName, BadName, RunId},
+    message::GATEWAY_PORT,
     record::Unrecorded,
     run::RunInfo,
 };
@@ -33,6 +40,7 @@ use crate::{
     link::ServeError,
     log::{self, LogError, RunMeta},
     netns::{self, NetnsError, RunNetns, Veth},
+    selftest::{self, SelfTestError},
 };
 
 /// Longest command line that lists show, bytes.
@@ -100,7 +108,7 @@ pub enum StartError {
     Gate(#[from] GateError),
     /// The gate is there but doesn't hold.
     #[error("the gate does not hold, so nothing was started: {0}; see `strait doctor`")]
-    SelfTest(String),
+    SelfTest(#[from] SelfTestError),
     /// The bundle.
     #[error(transparent)]
     Bundle(#[from] BundleError),
@@ -116,7 +124,9 @@ pub enum StartError {
         source: io::Error,
     },
     /// The record of the start could not be written: no record, no passage.
-    #[error("the start can't be recorded ({0}), so nothing was started: is the disk of the state folder full?")]
+    #[error(
+        "the start can't be recorded ({0}), so nothing was started: is the disk of the state folder full?"
+    )]
     Unrecorded(Unrecorded),
     /// The run's log could not be opened.
     #[error(transparent)]
@@ -270,15 +280,18 @@ impl Runs {
             labels: profile.labels.clone(),
             addresses: profile.addresses.clone(),
         };
-        let live = live_of(&info, &order, workspace, &netns, &veth, identity.veth_index).map_err(StartError::Live)?;
+        let live = live_of(&info, &order, workspace, &netns, &veth, identity.veth_index)
+            .map_err(StartError::Live)?;
         self.record_start(&live).await?;
         self.parts.link.run_started(info)?;
+        self.prove(&live.id).await?;
         // Moved out: the copies of stdio must be the shim's alone, or their readers never see an end.
-        let order = Arc::try_unwrap(order).map_err(|_| StartError::Live(io::Error::other("the order is still in use")))?;
+        let order = Arc::try_unwrap(order)
+            .map_err(|_| StartError::Live(io::Error::other("the order is still in use")))?;
         self.launch(live, order, &folder).await
     }
 
-    /// cgroup, netns, gate, self-test.
+    /// cgroup, netns, gate.
     fn gate_run(
         &self,
         identity: &Identity,
@@ -299,8 +312,15 @@ impl Runs {
             quota: Quota::default(),
         })?;
         netns::raise(&parts.instance, &netns, &veth)?;
-        (parts.self_test)(&identity.id).map_err(StartError::SelfTest)?;
         Ok((netns, veth))
+    }
+
+    /// Tries to leak from the run's place before anything of it lives, and to reach the gateway if there is one.
+    async fn prove(&self, id: &RunId) -> Result<(), SelfTestError> {
+        let parts = &self.parts;
+        let gateway = SocketAddrV4::new(parts.instance.gateway(), GATEWAY_PORT);
+        let gateway = parts.link.gateway_alive().then_some(gateway);
+        selftest::prove(&parts.gate, &parts.witness, id, gateway).await
     }
 
     /// Folder, mounts, home, `config.json`.
@@ -355,14 +375,21 @@ impl Runs {
 
     async fn record_start(&self, live: &Live) -> Result<(), StartError> {
         let agent = live.agent.parse()?;
-        self.parts.log.open_run(RunMeta { id: live.id.clone(), agent, version: live.version.clone() }).await?;
+        self.parts
+            .log
+            .open_run(RunMeta { id: live.id.clone(), agent, version: live.version.clone() })
+            .await?;
         let facts = [
             ("user", live.user.clone()),
             ("uid", live.uid.to_string()),
             ("addr", live.addr.to_string()),
             ("workspace", live.workspace.as_ref().map(|path| path.display().to_string()).unwrap_or_default()),
         ];
-        self.parts.log.event(Some(live.id.clone()), "run.started", &facts).await.map_err(StartError::Unrecorded)
+        self.parts
+            .log
+            .event(Some(live.id.clone()), "run.started", &facts)
+            .await
+            .map_err(StartError::Unrecorded)
     }
 
     async fn launch(
@@ -427,10 +454,13 @@ impl Runs {
         let facts = [
             ("reason", reason.as_str().to_owned()),
             ("exitCode", exit.map(|exit| exit.exit_code.to_string()).unwrap_or_default()),
-            ("by", match &reason {
-                Reason::Stopped { by } | Reason::Killed { by } => by.clone(),
-                _ => String::new(),
-            }),
+            (
+                "by",
+                match &reason {
+                    Reason::Stopped { by } | Reason::Killed { by } => by.clone(),
+                    _ => String::new(),
+                },
+            ),
             ("kernelEvents", stats.total.to_string()),
             ("kernelEventsLost", stats.lost.to_string()),
         ];

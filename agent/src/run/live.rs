@@ -4,7 +4,7 @@
 use std::{
     fs, io,
     net::Ipv4Addr,
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -76,7 +76,7 @@ impl Live {
     /// # Errors
     /// I/O errors.
     pub fn write(&self, instance: &Instance) -> io::Result<()> {
-        fs::create_dir_all(Self::folder(instance))?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(Self::folder(instance))?;
         let path = Self::path(instance, &self.id);
         let new = path.with_extension("new");
         let file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -112,7 +112,9 @@ impl Live {
             if path.extension().is_some_and(|extension| extension == "json") {
                 match read(&path) {
                     Ok(live) => all.push(live),
-                    Err(error) => tracing::warn!(path = %path.display(), %error, "a live run's file can't be read"),
+                    Err(error) => {
+                        tracing::warn!(path = %path.display(), %error, "a live run's file can't be read")
+                    }
                 }
             }
         }

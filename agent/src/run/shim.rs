@@ -109,7 +109,10 @@ pub struct Running {
 /// [`ShimError`]; nothing is left of the container then.
 pub async fn create(start: Start<'_>) -> Result<Created, ShimError> {
     let (ours, theirs) = UnixStream::pair()?;
-    let theirs = OwnedFd::from(theirs.into_std()?);
+    let theirs = theirs.into_std()?;
+    // The shim has no runtime: it reads and writes blocking, and the mode belongs to the socket, not to our copy.
+    theirs.set_nonblocking(false)?;
+    let theirs = OwnedFd::from(theirs);
     spawn(start, &theirs).await?;
     drop(theirs);
     let (read, speak) = ours.into_split();

@@ -304,6 +304,11 @@ fn explain(error: &io::Error, anchors: usize) -> String {
              `network.trust`"
                 .to_owned()
         }
+        Some(Error::InvalidCertificate(CertificateError::BadSignature)) => {
+            "its certificate names a CA that this host knows, but that CA's key did not sign it: if the CA was \
+             renewed, renew it in `network.trust`"
+                .to_owned()
+        }
         Some(Error::InvalidCertificate(why)) => format!("its certificate is not acceptable: {why}"),
         Some(why) => format!("its TLS handshake failed: {why}"),
         None => format!("its TLS handshake broke off: {error}"),

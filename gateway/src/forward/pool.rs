@@ -174,8 +174,7 @@ async fn dial(settings: &Settings, kind: Kind, origin: &Uri) -> Result<Upstream,
 fn parts(settings: &Settings, origin: &Uri) -> Result<(Scheme, Host, u16), PoolError> {
     let authority = origin.authority().map_or("", |authority| authority.as_str());
     let scheme = if origin.scheme_str() == Some("https") { Scheme::Https } else { Scheme::Http };
-    let target = Target::from_parts_with(scheme, authority, "/", &settings.names)
-        .map_err(|error| PoolError::Url(error))?;
+    let target = Target::from_parts_with(scheme, authority, "/", &settings.names).map_err(PoolError::Url)?;
     Ok((scheme, target.host().clone(), target.port()))
 }
 

@@ -199,3 +199,6 @@ fn encode(batch: u64, entries: Vec<Entry>) -> (Result<Vec<u8>, LinkError>, Vec<E
     }
     (packet, entries)
 }
+
+#[cfg(test)]
+mod tests;

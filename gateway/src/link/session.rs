@@ -23,6 +23,8 @@ use crate::{
 
 /// Pause before records are sent again that the log refused.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// How long an agent that has come takes to announce its runs.
+const ANNOUNCED_WITHIN: Duration = Duration::from_secs(5);
 /// Most packets that wait for room in the socket.
 const MAX_UNDER_WAY: usize = 64;
 
@@ -68,6 +70,8 @@ struct Session {
     unsent: Vec<Vec<u8>>,
     /// Not before this instant: the log has just refused.
     again_at: Option<tokio::time::Instant>,
+    /// When runs count as over that this agent has not announced.
+    forget_at: Option<tokio::time::Instant>,
 }
 
 impl Link {
@@ -82,8 +86,10 @@ impl Link {
             to_compile: None,
             unsent: Vec::new(),
             again_at: None,
+            forget_at: tokio::time::Instant::now().checked_add(ANNOUNCED_WITHIN),
         };
         self.hello(&mut session).await?;
+        self.sessions = self.sessions.saturating_add(1);
         self.queue.set_up(true);
         tracing::info!("the agent is there");
         loop {
@@ -152,6 +158,10 @@ impl Link {
             }
             Some(question) = self.questions.0.recv(), if may_send => session.ask(question)?,
             Some(compiled) = compiled(&mut session.compiling) => self.compiled(session, compiled)?,
+            () = at(session.forget_at) => {
+                session.forget_at = None;
+                self.gateway.runs.forget_before(self.sessions);
+            }
             sent = flush(&session.socket, &mut session.unsent), if !may_send => sent?,
         }
         self.send_records(session, entries)
@@ -189,7 +199,7 @@ impl Link {
             }
             ToGateway::RunStarted(info) => {
                 let fd = fds.pop().ok_or(SessionError::OutOfOrder("a run came without its names"))?;
-                self.gateway.runs.started(info, fd, &self.limits())?;
+                self.gateway.runs.started(info, fd, &self.limits(), self.sessions)?;
             }
             ToGateway::RunEnded(id) => self.gateway.runs.ended(&id),
             ToGateway::Process { ticket, process } => {
@@ -245,6 +255,14 @@ impl Session {
         if let Some((epoch, fd)) = self.to_compile.take() {
             self.compiling = Some(tokio::task::spawn_blocking(move || (epoch, policies::compile(fd, epoch))));
         }
+    }
+}
+
+/// Resolves at an instant; never without one.
+async fn at(instant: Option<tokio::time::Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -114,6 +114,10 @@ impl Line {
         let mut activity = *self.0;
         if let Some(code) = outcome.code {
             activity.code = Some(code);
+            // Permitted by policy, refused afterwards: by its address, say. Nothing went out.
+            if code.is_refusal() {
+                activity.decision = Decision::Deny;
+            }
         }
         if let Some(reason) = &outcome.reason {
             activity.reason = Some(redact_text(reason, MAX_TEXT));

@@ -54,6 +54,9 @@ fn name(id: &str, kind: &str) -> Result<(), String> {
     let bare = id.trim_start_matches(['*', '.']);
     match canonical(bare) {
         Some(name) if name == id => Ok(()),
+        Some(name) if !id.is_ascii() => {
+            Err(format!("if these letters are meant, write `{kind}::\"{name}\"`"))
+        }
         Some(name) if bare != id => {
             Err(format!("write `Domain::\"{name}\"`: it holds `{name}` itself and every name below it"))
         }
@@ -171,7 +174,7 @@ mod tests {
             ("Host", "::ffff:10.0.0.1", "Host::\"10.0.0.1\""),
             ("Host", "10.0.0.0/8", "Net::\"10.0.0.0/8\""),
             ("Endpoint", "OK.test:0443", "Endpoint::\"ok.test:443\""),
-            ("Endpoint", "2001:db8::1:443", "port"),
+            ("Endpoint", "2001:db8::1:443", "Endpoint::\"[2001:db8::1]:443\""),
             ("Endpoint", "ok.test", "port"),
             ("Endpoint", "*.ok.test:443", "wildcards"),
             ("Domain", "ok..test", "labels"),

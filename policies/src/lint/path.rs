@@ -14,31 +14,41 @@ pub(super) fn check(model: &Model, rule: &Rule, part: &Expr) -> Option<Finding> 
     let Expr::HasAttr { expr, attrs } = part else { return None };
     let schema = model.schema_json.get("")?;
     let environments = environments(model, rule, schema);
-    let mut known = false;
+    let mut misses = Vec::new();
     for environment in &environments {
         // INVARIANT: what can't be resolved is left to the validator.
         let root = shape(schema, environment, expr)?;
-        let found = attrs.iter().try_fold(root, |kind, attr| attribute(schema, kind, attr));
-        known = known || found.is_some();
+        misses.push(miss(schema, root, attrs.iter().map(|attr| attr.as_str()))?);
     }
-    if known || environments.is_empty() {
-        return None;
-    }
-    let path = attrs.iter().map(|attr| attr.as_str()).collect::<Vec<_>>().join(".");
-    let names: Vec<&str> = environments
-        .iter()
-        .filter_map(|environment| fields(schema, shape(schema, environment, expr)?))
-        .flat_map(|fields| fields.keys().map(String::as_str))
-        .collect();
-    let help = match nearest(&attrs.head, &names) {
+    let word = misses.first()?.0;
+    let names: Vec<&str> = misses.into_iter().flat_map(|(_, known)| known).collect();
+    let help = match nearest(word, &names) {
         Some(name) => format!("did you mean `{name}`?"),
         None => "see `strait policy schema` for what there is".to_owned(),
     };
-    Some(Finding {
-        message: format!("`has {path}` is never true: there is no such attribute"),
-        help,
-        near: format!("has {path}"),
-    })
+    let path = attrs.iter().map(|attr| attr.as_str()).collect::<Vec<_>>().join(".");
+    let message = format!("`has {path}` is never true: there is no `{word}`");
+    Some(Finding { message, help, near: format!("has {path}") })
+}
+
+/// The first attribute of `path` that doesn't exist below `root`, and what exists there; `None` if all do.
+fn miss<'a, 'p>(
+    schema: &'a Value,
+    root: &'a Value,
+    path: impl Iterator<Item = &'p str>,
+) -> Option<(&'p str, Vec<&'a str>)> {
+    let mut kind = root;
+    for name in path {
+        match attribute(schema, kind, name) {
+            Some(inner) => kind = inner,
+            None => {
+                let known =
+                    fields(schema, kind).into_iter().flat_map(|fields| fields.keys().map(String::as_str));
+                return Some((name, known.collect()));
+            }
+        }
+    }
+    None
 }
 
 struct Environment<'a> {

@@ -363,3 +363,36 @@ fn what_a_run_writes_is_text_and_never_an_entity() {
     assert_eq!(snapshot.decide(&question), permit(&["x"]));
     assert!(compile("").decide(&question).is_unpermitted());
 }
+
+#[test]
+fn case_28_a_spelling_that_no_rule_can_name_is_refused_rather_than_missed_by_a_forbid() {
+    let snapshot = compile(&format!(
+        "{ALL} @id(\"no\") forbid (principal, action == Action::\"http\", resource)
+         when {{ context.method == \"POST\" || context.host == \"no.test\" }};"
+    ));
+    let coder = run("coder");
+    let decide = |ask| snapshot.decide(&question(&coder, ask));
+    let http = |method, host, path| {
+        let mut http = get(host, path);
+        http.method = method;
+        Ask::Http(http)
+    };
+    assert_eq!(decide(http("GET", "ok.test", "/")), permit(&["all"]));
+    assert_eq!(ids(&decide(http("POST", "ok.test", "/"))), ["no"]);
+    let stream = |host| Ask::Connect { host: Some(host), address: None, port: 1 };
+    let dns = |name, record_type| Ask::Dns { name, record_type };
+    assert_eq!(decide(stream("ok.test")), permit(&["all"]));
+    assert_eq!(decide(dns("ok.test", "TYPE65")), permit(&["all"]));
+    for ask in [
+        http("post", "ok.test", "/"),
+        http("GET", "NO.test", "/"),
+        http("GET", "no.test.", "/"),
+        http("GET", "ok.test", "*"),
+        stream("OK.test"),
+        dns("OK.test", "TXT"),
+        dns("ok.test", "txt"),
+    ] {
+        let verdict = decide(ask);
+        assert_eq!(code(&verdict), Some(Code::PolicyError), "{verdict}");
+    }
+}

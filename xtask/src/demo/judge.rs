@@ -10,12 +10,14 @@ use std::{
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use super::{
-    installation::Installation,
-    internet::{Internet, Seen},
-    steps::{Arrival, Step, Verdict},
+use super::steps::{Arrival, Step, Verdict};
+use crate::{
+    interrupt,
+    lab::{
+        installation::Installation,
+        internet::{Internet, Seen},
+    },
 };
-use crate::interrupt;
 
 /// How long a client may take.
 const CLIENT: Duration = Duration::from_secs(60);
@@ -141,14 +143,22 @@ fn recorded(step: &Step, installation: &Installation, run: &str) -> Result<Vec<L
 impl Line {
     /// Whether this is the record that the step must leave.
     fn matches(&self, step: &Step) -> bool {
-        let decision = match step.verdict {
-            Verdict::Allowed => "allow",
-            Verdict::Refused => "deny",
+        let decided = match step.verdict {
+            Verdict::Allowed => self.decision == "allow",
+            // An address is vetted after policy has permitted the name: then the outcome says so.
+            Verdict::Refused => self.decision == "deny" || self.phase == "done",
         };
-        let to = step.record.to;
+        decided
+            && self.kind == step.record.kind
+            && self.code == step.record.code
+            && self.is_to(step.record.to)
+    }
+
+    /// Whether it's about that name or address.
+    fn is_to(&self, to: &str) -> bool {
         let named =
             [&self.dst.name, &self.dst.addr, &self.dns.name].iter().any(|name| name.eq_ignore_ascii_case(to));
-        self.decision == decision && self.kind == step.record.kind && named && self.code == step.record.code
+        named || self.request.url.contains(&format!("//{to}/"))
     }
 
     /// Whether this record lets pass what the server saw.

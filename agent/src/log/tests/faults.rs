@@ -65,6 +65,7 @@ async fn a_full_disk_refuses_leaves_no_half_record_and_recovers_by_itself() {
     );
     assert_eq!(lines(dir, "s").len(), s);
 
+    drop(ballast);
     fs::remove_file(dir.join("ballast")).unwrap();
     log.append_synced(vec![request("r", "https://a.test/last")]).await.unwrap();
     let all = lines(dir, "r");
@@ -119,6 +120,7 @@ async fn kill_9_amid_writing_loses_no_acknowledged_record_and_leaves_no_half_lin
             }
         }
         child.wait().unwrap();
+        assert!(acknowledged > 300, "the child wrote: {acknowledged}");
         let log = Log::open(options(dir.path())).unwrap();
         let opened = log.open_run(meta("r")).await.unwrap();
         assert!(

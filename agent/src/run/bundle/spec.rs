@@ -158,6 +158,7 @@ fn kernel_mounts() -> Result<Vec<Mount>, OciSpecError> {
         // Read-only and without /sys/fs and /sys/kernel: processor topology is all that programs look for.
         ("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
         ("/tmp", "tmpfs", &["nosuid", "nodev", "mode=1777"]),
+        ("/var/tmp", "tmpfs", &["nosuid", "nodev", "mode=1777"]),
         ("/run", "tmpfs", &["nosuid", "nodev", "mode=1777", "size=64m"]),
     ];
     TABLE

@@ -79,11 +79,11 @@ impl<IO> Strict<IO> {
         (Self(shared.clone()), Watch(shared))
     }
 
-    /// The raw stream and what was read from it but not by hyper, once an upgrade has made the rest opaque. `None` if
-    /// the owner has taken the stream, or there was a violation.
+    /// The raw stream and what was read from it but not by hyper, once [`Watch::upgraded`] has been said. `None`
+    /// before that, after a violation, and if the owner has taken the stream.
     pub fn into_parts(self) -> Option<(IO, Vec<u8>)> {
         let mut shared = lock(&self.0);
-        if shared.violation.is_some() {
+        if shared.violation.is_some() || !shared.framing.is_opaque() {
             return None;
         }
         let held = std::mem::take(&mut shared.held);

@@ -20,7 +20,7 @@ use super::{
     Front, Origin,
     body::Body,
     endpoint,
-    head::{HeadLimits, Strict, Violation, Watch},
+    head::{HeadLimits, Strict, Watch},
     proxy,
     read::{self, Asked},
 };
@@ -44,21 +44,44 @@ where
         service_fn(move |request| watched(Arc::clone(&front), Arc::clone(&watch), request))
     };
     let connection = builder(&front).serve_connection(TokioIo::new(strict), service).with_upgrades();
-    let served = {
+    let (served, silent) = {
         let mut connection = std::pin::pin!(connection);
+        let patience = first_head(&front, &watch);
         tokio::select! {
-            served = connection.as_mut() => served,
+            served = connection.as_mut() => (served, false),
+            () = patience => (Ok(()), true),
             () = front.context.stopped() => {
                 connection.as_mut().graceful_shutdown();
-                connection.as_mut().await
+                (connection.as_mut().await, false)
             }
         }
     };
+    if silent {
+        let seconds = front.context.settings.limits.head_seconds;
+        let reason = format!("no whole request head came within {seconds} s");
+        let refusal = Refusal::new(Code::MalformedRequest, reason);
+        if let Some(watch) = Arc::into_inner(watch) {
+            malformed(&front, refusal, Some(watch)).await;
+        }
+        return;
+    }
+    // A violation while an answer is under way cancels that, and nothing may be written over it.
+    let clean = served.is_ok();
     if let Err(error) = served {
         tracing::debug!(%error, "a connection of a run broke");
     }
     if let Some((violation, watch)) = watch.violation().zip(Arc::into_inner(watch)) {
-        malformed(&front, violation, watch).await;
+        let watch = clean.then_some(watch);
+        malformed(&front, Refusal::new(Code::MalformedRequest, violation.to_string()), watch).await;
+    }
+}
+
+/// Resolves if a connection has brought no head within its time. Later heads have the idle time: between
+/// them a connection may rest.
+async fn first_head<IO>(front: &Front, watch: &Watch<IO>) {
+    tokio::time::sleep(front.context.head_time()).await;
+    if watch.heads() > 0 || watch.violation().is_some() {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -80,11 +103,10 @@ async fn watched<IO>(
 }
 
 /// Records a message that is not HTTP as it should be, and says so to the client on the raw stream.
-async fn malformed<IO>(front: &Front, violation: Violation, watch: Watch<IO>)
+async fn malformed<IO>(front: &Front, refusal: Refusal, watch: Option<Watch<IO>>)
 where
     IO: AsyncWrite + Unpin,
 {
-    let refusal = Refusal::new(Code::MalformedRequest, violation.to_string());
     let to = match &front.place {
         Origin::Fixed { to, .. } => facts::destination(to),
         Origin::Proxy => Destination::default(),
@@ -92,7 +114,9 @@ where
     let line = Line::connection(Kind::Request, &front.context.caller, front.via, to);
     let status = Some(words::status(refusal.code).as_u16());
     let refused = refuse_line(&front.context.gateway, &front.context.caller, line, status, refusal).await;
-    let _ = watch.write_raw(&words::raw(&refused)).await;
+    if let Some(watch) = watch {
+        let _ = watch.write_raw(&words::raw(&refused)).await;
+    }
 }
 
 /// Serves HTTP/2 until the connection ends.
@@ -124,13 +148,14 @@ where
     }
 }
 
+/// A client that closes its side has gone, and what it asked for is cancelled upstream: a half-closed
+/// connection can't be told from a closed one, and an answer nobody reads may cost money.
 fn builder(front: &Front) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(front.context.idle_time())
-        .max_buf_size(head_bytes(front).max(16 * 1024))
-        .half_close(true);
+        .max_buf_size(head_bytes(front).max(16 * 1024));
     builder
 }
 

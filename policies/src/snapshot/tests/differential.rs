@@ -82,8 +82,16 @@ fn rule() -> impl Strategy<Value = String> {
 
 /// The rules of `texts` that are valid: some combinations can't match anything and are refused.
 fn valid(texts: Vec<String>) -> String {
-    let named = |(number, text): (usize, String)| format!("@id(\"r{number}\") {text}\n");
-    texts.into_iter().enumerate().map(named).filter(|text| compile_files(&[file(text)]).is_ok()).collect()
+    let named =
+        |(number, text): (usize, String)| (format!("r{number}"), format!("@id(\"r{number}\") {text}\n"));
+    let mut rules: Vec<(String, String)> = texts.into_iter().enumerate().map(named).collect();
+    loop {
+        let text: String = rules.iter().map(|(_, text)| text.as_str()).collect();
+        let Err(refused) = compile_files(&[file(&text)]) else { return text };
+        let bad: BTreeSet<_> = refused.problems.into_iter().filter_map(|problem| problem.rule).collect();
+        assert!(!bad.is_empty(), "a problem of no rule");
+        rules.retain(|(id, _)| !bad.contains(id));
+    }
 }
 
 #[derive(Debug, Clone)]

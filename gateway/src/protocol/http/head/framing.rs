@@ -53,6 +53,10 @@ impl Framing {
         matches!(self.state, State::Awaiting)
     }
 
+    pub(super) fn is_opaque(&self) -> bool {
+        matches!(self.state, State::Opaque)
+    }
+
     /// The answer to a CONNECT or an upgrade is known.
     pub(super) fn settle(&mut self, opaque: bool) {
         if opaque {

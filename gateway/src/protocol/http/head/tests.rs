@@ -459,10 +459,18 @@ async fn the_stream_can_be_taken_after_a_violation_only_by_the_watch() {
     assert_eq!(strict.read_to_end(&mut got).await.unwrap(), 0);
     strict.shutdown().await.unwrap();
     assert_eq!(watch.heads(), 0);
+    watch.upgraded();
     assert!(strict.into_parts().is_none());
     watch.write_raw(b"no").await.unwrap();
     client.read_to_end(&mut got).await.unwrap();
     assert_eq!(got, b"no");
+}
+
+#[tokio::test]
+async fn the_raw_stream_is_not_to_be_had_while_it_speaks_http() {
+    let (_client, server) = duplex(1024);
+    let (strict, _watch) = Strict::new(server, HeadLimits::default());
+    assert!(strict.into_parts().is_none());
 }
 
 /// Not a benchmark: a bound that only a quadratic reader would miss.

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::exec;
 
 /// Names of the zone with their addresses. The last one points into a private network.
-pub(super) const ZONE: &[(&str, &str)] = &[
+pub(crate) const ZONE: &[(&str, &str)] = &[
     ("ns.example.com", "93.184.215.53"),
     ("www.example.com", "93.184.215.10"),
     ("api.example.com", "93.184.215.11"),
@@ -26,9 +26,12 @@ pub(super) const ZONE: &[(&str, &str)] = &[
     ("echo.example.com", "93.184.215.15"),
     ("files.example.org", "93.184.216.20"),
     ("inside.example.com", "10.11.12.13"),
+    (BENCH.0, BENCH.1),
 ];
+/// The benchmarks' origin: it has an address and a name, and no server until they start theirs.
+pub(crate) const BENCH: (&str, &str) = ("bench.example.com", "93.184.215.80");
 /// The resolver that the gateway asks.
-pub(super) const RESOLVER: &str = "93.184.215.53";
+pub(crate) const RESOLVER: &str = "93.184.215.53";
 /// Ends of the link between the two namespaces.
 const UPLINK: &str = "81.2.69.141/30";
 const EXCHANGE: &str = "81.2.69.142/30";
@@ -36,7 +39,7 @@ const EXCHANGE_ROUTE: &str = "81.2.69.142";
 
 /// The namespaces and the servers; gone when dropped.
 #[derive(Debug)]
-pub(super) struct Internet {
+pub(crate) struct Internet {
     dir: PathBuf,
     uplink: String,
     far: String,
@@ -45,17 +48,17 @@ pub(super) struct Internet {
 
 /// Something that reached a server.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// `http`, `dns`, `echo` or `udp`.
-    pub(super) server: String,
+    pub(crate) server: String,
     /// Name asked for or of.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// HTTP method.
     #[serde(default)]
-    pub(super) method: String,
+    pub(crate) method: String,
     /// HTTP path with its query.
     #[serde(default)]
-    pub(super) path: String,
+    pub(crate) path: String,
 }
 
 impl Internet {
@@ -63,7 +66,7 @@ impl Internet {
     ///
     /// # Errors
     /// If a step fails; what was made is removed.
-    pub(super) fn start(dir: &Path, name: &str) -> Result<Self> {
+    pub(crate) fn start(dir: &Path, name: &str) -> Result<Self> {
         fs::create_dir_all(dir).context("can't make the folder of the demo's internet")?;
         let (uplink, far) = (format!("{name}-uplink"), format!("{name}-internet"));
         let mut internet = Self { dir: dir.to_owned(), uplink, far, servers: None };
@@ -75,12 +78,12 @@ impl Internet {
     }
 
     /// The namespace that the gateway dials from.
-    pub(super) fn uplink(&self) -> PathBuf {
+    pub(crate) fn uplink(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.uplink)
     }
 
     /// Certificate of the CA that signed the servers' certificate.
-    pub(super) fn trust_anchor(&self) -> PathBuf {
+    pub(crate) fn trust_anchor(&self) -> PathBuf {
         self.dir.join("ca.pem")
     }
 
@@ -88,7 +91,7 @@ impl Internet {
     ///
     /// # Errors
     /// If the servers' notes can't be read.
-    pub(super) fn seen(&self) -> Result<Vec<Seen>> {
+    pub(crate) fn seen(&self) -> Result<Vec<Seen>> {
         let notes =
             fs::read_to_string(self.dir.join("seen.jsonl")).context("the servers' notes can't be read")?;
         notes
@@ -98,7 +101,7 @@ impl Internet {
     }
 
     /// A command that runs in the servers' namespace.
-    fn inside(&self, program: &str) -> Command {
+    pub(crate) fn inside(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.far)).arg(program);
         command
@@ -128,7 +131,7 @@ impl Internet {
             ip(&["-n", netns, "link", "set", link, "up"])?;
         }
         ip(&["-n", &self.uplink, "route", "add", "default", "via", EXCHANGE_ROUTE])?;
-        for (_, address) in ZONE.iter().filter(|(_, address)| !address.starts_with("10.")) {
+        for address in public() {
             ip(&["-n", &self.far, "address", "add", &format!("{address}/32"), "dev", "lo"])?;
         }
         Ok(())
@@ -137,7 +140,9 @@ impl Internet {
     fn serve(&mut self) -> Result<()> {
         let zone: serde_json::Map<_, _> =
             ZONE.iter().map(|(name, address)| ((*name).to_owned(), (*address).into())).collect();
-        fs::write(self.dir.join("zone.json"), serde_json::to_string(&zone)?)?;
+        let served: Vec<_> = public().filter(|address| *address != BENCH.1).collect();
+        let told = serde_json::json!({ "names": zone, "served": served });
+        fs::write(self.dir.join("zone.json"), told.to_string())?;
         fs::write(self.dir.join("seen.jsonl"), "")?;
         let script = self.dir.join("internet.py");
         fs::write(&script, include_str!("internet.py"))?;
@@ -164,6 +169,11 @@ impl Drop for Internet {
             exec::succeeds(Command::new("ip").args(["netns", "delete", netns]));
         }
     }
+}
+
+/// Addresses that the internet has.
+fn public() -> impl Iterator<Item = &'static str> {
+    ZONE.iter().map(|(_, address)| *address).filter(|address| !address.starts_with("10."))
 }
 
 fn ip(args: &[&str]) -> Result<()> {

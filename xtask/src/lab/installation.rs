@@ -1,4 +1,4 @@
-//! An instance of Strait for the demo: its own names, folders, config and policies, beside an installed one.
+//! An instance of Strait: its own names, folders, config and policies, beside an installed one.
 
 use std::{
     fs::{self, File},
@@ -22,9 +22,12 @@ const START: Duration = Duration::from_secs(20);
 /// How long it may take to end.
 const END: Duration = Duration::from_secs(5);
 
+/// A policy file: its path below the folder of policies, and its text.
+pub(crate) type Policy = (&'static str, String);
+
 /// A running instance; ended and removed when dropped.
 #[derive(Debug)]
-pub(super) struct Installation {
+pub(crate) struct Installation {
     name: String,
     base: PathBuf,
     agent: Option<Child>,
@@ -35,11 +38,11 @@ impl Installation {
     ///
     /// # Errors
     /// If it doesn't; what was made is removed.
-    pub(super) fn start(base: &Path, name: &str, internet: &Internet) -> Result<Self> {
+    pub(crate) fn start(base: &Path, name: &str, internet: &Internet, policies: &[Policy]) -> Result<Self> {
         let mut installation = Self { name: name.to_owned(), base: base.to_owned(), agent: None };
-        installation.lay_out(internet)?;
+        installation.lay_out(internet, policies)?;
         let log = File::create(installation.agent_log())?;
-        let mut agent = Command::new(base.join("bin/strait-agent"));
+        let mut agent = Command::new(installation.agent_binary());
         agent.arg("--config").arg(installation.config()).stdin(Stdio::null());
         agent.stdout(log.try_clone()?).stderr(log);
         installation.agent = Some(agent.spawn().context("the agent can't be started")?);
@@ -48,14 +51,29 @@ impl Installation {
     }
 
     /// The `strait` command for this instance.
-    pub(super) fn strait(&self) -> Command {
+    pub(crate) fn strait(&self) -> Command {
         let mut strait = Command::new(self.base.join("bin/strait"));
         strait.arg("--config").arg(self.config());
         strait
     }
 
+    /// The agent's executable.
+    pub(crate) fn agent_binary(&self) -> PathBuf {
+        self.base.join("bin/strait-agent")
+    }
+
+    /// The gateway's executable.
+    pub(crate) fn gateway_binary(&self) -> PathBuf {
+        self.base.join("lib/strait-gateway")
+    }
+
+    /// Folder of the instance's pins.
+    pub(crate) fn bpffs(&self) -> PathBuf {
+        Path::new("/sys/fs/bpf").join(&self.name)
+    }
+
     /// Folder that runs may write to.
-    pub(super) fn workspace(&self) -> PathBuf {
+    pub(crate) fn workspace(&self) -> PathBuf {
         self.base.join("workspace")
     }
 
@@ -63,7 +81,7 @@ impl Installation {
     ///
     /// # Errors
     /// If the folder can't be read.
-    pub(super) fn runs(&self) -> Result<Vec<String>> {
+    pub(crate) fn runs(&self) -> Result<Vec<String>> {
         let folder = self.base.join("state/runs");
         let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
@@ -73,7 +91,7 @@ impl Installation {
     ///
     /// # Errors
     /// If they can't be read.
-    pub(super) fn records(&self, run: &str) -> Result<String> {
+    pub(crate) fn records(&self, run: &str) -> Result<String> {
         let file = self.base.join("state/runs").join(run).join("log.jsonl");
         fs::read_to_string(&file).with_context(|| format!("no records in `{}`", file.display()))
     }
@@ -90,7 +108,7 @@ impl Installation {
         Path::new("/run").join(&self.name)
     }
 
-    fn lay_out(&self, internet: &Internet) -> Result<()> {
+    fn lay_out(&self, internet: &Internet, policies: &[Policy]) -> Result<()> {
         // The gateway's user must reach its binary, wherever the checkout is.
         for (from, to) in [(workspace::lib(), "lib"), (workspace::bin(), "bin")] {
             copy_folder(&from, &self.base.join(to))?;
@@ -98,8 +116,9 @@ impl Installation {
         fs::create_dir_all(self.base.join("etc/policies/guardrails"))?;
         fs::create_dir_all(self.workspace())?;
         fs::write(self.config(), self.config_text(internet)?)?;
-        fs::write(self.base.join("etc/policies/demo.cedar"), include_str!("demo.cedar"))?;
-        fs::write(self.base.join("etc/policies/guardrails/demo.cedar"), include_str!("guardrails.cedar"))?;
+        for (path, text) in policies {
+            fs::write(self.base.join("etc/policies").join(path), text)?;
+        }
         Ok(())
     }
 
@@ -125,6 +144,9 @@ system_trust = false
 
 [agents.demo]
 version = "1"
+
+[agents.bench]
+version = "1"
 "#,
             run_dir.display(),
             at("state"),
@@ -143,18 +165,26 @@ version = "1"
             if let Some(status) = agent.try_wait()? {
                 bail!("the agent ended ({status}): {}", self.last_words());
             }
-            if self.run_dir().join("control.sock").exists() && exec::succeeds(self.strait().arg("status")) {
+            if self.run_dir().join("control.sock").exists() && self.has_gateway() {
                 return Ok(());
             }
             if started.elapsed() > START {
                 bail!("the agent isn't ready after {} s: {}", START.as_secs(), self.last_words());
             }
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(5));
         }
     }
 
+    /// Whether the agent says that a gateway is connected. (`strait status` also fails on a host that lacks an
+    /// optional wall, which is no reason not to start.)
+    fn has_gateway(&self) -> bool {
+        let Ok(status) = self.strait().args(["status", "--json"]).output() else { return false };
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
+        status.get("gateway").and_then(serde_json::Value::as_bool) == Some(true)
+    }
+
     /// The end of the agent's log.
-    pub(super) fn last_words(&self) -> String {
+    pub(crate) fn last_words(&self) -> String {
         let log = fs::read_to_string(self.agent_log()).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
         let from = lines.len().saturating_sub(30);
@@ -164,13 +194,10 @@ version = "1"
 
 impl Drop for Installation {
     fn drop(&mut self) {
+        if self.agent.is_some() {
+            exec::succeeds(self.strait().args(["kill", "--all"]));
+        }
         if let Some(agent) = &mut self.agent {
-            exec::succeeds(
-                Command::new(self.base.join("bin/strait"))
-                    .arg("--config")
-                    .arg(self.base.join("etc/strait.toml"))
-                    .args(["kill", "--all"]),
-            );
             end(agent);
         }
         sweep::instance(&self.name, &self.run_dir());

@@ -1,6 +1,7 @@
 """The demo's internet: small real servers on invented public addresses, inside a network namespace of its own.
 
-Usage: internet.py DIR, where DIR holds cert.pem, key.pem, zone.json ({name: address}) and git/demo.git.
+Usage: internet.py DIR, where DIR holds cert.pem, key.pem, git/demo.git and zone.json
+({"names": {name: address}, "served": [address]}).
 Prints "ready" once everything listens. Appends what reaches a server to DIR/seen.jsonl, one object a line: the
 demo compares that with Strait's records.
 """
@@ -9,7 +10,8 @@ import base64, hashlib, io, json, os, socket, ssl, struct, subprocess, sys, tarf
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 DIR = sys.argv[1]
-ZONE = json.load(open(os.path.join(DIR, "zone.json")))
+TOLD = json.load(open(os.path.join(DIR, "zone.json")))
+ZONE, SERVED = TOLD["names"], TOLD["served"]
 SEEN = open(os.path.join(DIR, "seen.jsonl"), "a", buffering=1)
 LOCK = threading.Lock()
 
@@ -222,9 +224,7 @@ def serve_datagrams(address):
 def main():
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(os.path.join(DIR, "cert.pem"), os.path.join(DIR, "key.pem"))
-    for address in sorted(set(ZONE.values())):
-        if address.startswith("10."):
-            continue  # The name that points into a private network has no server.
+    for address in SERVED:
         serve_web(address, 80, None)
         serve_web(address, 443, context)
         serve_datagrams(address)

@@ -1,0 +1,113 @@
+//! A second person: what they see, start and stop.
+
+use std::{
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    process::{Command, Output},
+};
+
+use super::rig::Rig;
+
+/// A number that no account of the host has.
+const SECOND: u32 = 4_000_321;
+
+/// Runs a command line as the second person. Without a group `strait` the sockets are root's, so the test opens them.
+fn as_second(rig: &Rig, mut command: Command) -> Output {
+    for socket in [rig.instance.launch_socket(), rig.instance.control_socket()] {
+        std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    let bin = rig.workspace("bin").join("strait");
+    if !bin.exists() {
+        std::fs::copy(command.get_program(), &bin).unwrap();
+    }
+    let mut as_them = Command::new(bin);
+    as_them.args(command.get_args()).uid(SECOND).gid(SECOND).current_dir("/");
+    command.stdin(std::process::Stdio::null());
+    as_them.stdin(std::process::Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn a_run_is_its_callers_in_every_way() {
+    let rig = Rig::new();
+    let script = "id -u; id -g; id -G; touch made; cat /etc/shadow 2>&1 | head -1; whoami";
+    let output = as_second(&rig, rig.run(&["sh", "-c", script]));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.starts_with(&format!("{SECOND}\n{SECOND}\n{SECOND}\n")), "no group but theirs: {output:?}");
+    let made = std::fs::metadata(rig.workspace("w").join("made")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&made), SECOND);
+    let records = rig.records();
+    assert!(records.contains(&format!("\"uid\":\"{SECOND}\"")), "{records}");
+}
+
+#[test]
+fn what_a_person_cannot_reach_they_cannot_mount() {
+    let rig = Rig::new();
+    let closed = rig.workspace("closed");
+    std::fs::create_dir(closed.join("inner")).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = rig.strait();
+    command.arg("run").arg("--workspace").arg(closed.join("inner")).args(["--", "true"]);
+    let output = as_second(&rig, command);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("Permission denied"), "{output:?}");
+    let mut command = rig.strait();
+    command.arg("run").arg("--workspace").arg(closed.join("inner")).args(["--", "true"]);
+    assert!(command.output().unwrap().status.success(), "the control: root can");
+}
+
+#[test]
+fn a_person_sees_and_ends_their_own_runs_alone() {
+    let rig = Rig::new();
+    let mut roots = rig.run(&["sleep", "1000"]).spawn().unwrap();
+    let run = rig.one_run();
+    let ask = |args: &[&str]| {
+        let mut command = rig.strait();
+        command.args(args);
+        as_second(&rig, command)
+    };
+    let listed = ask(&["ps", "--json"]);
+    assert_eq!(String::from_utf8_lossy(&listed.stdout).trim(), "[]", "{listed:?}");
+    for verb in ["stop", "kill"] {
+        let refused = ask(&[verb, &run]);
+        assert_eq!(refused.status.code(), Some(1), "{verb}: {refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("NO_RUN"), "{refused:?}");
+    }
+    let reload = ask(&["reload"]);
+    assert!(String::from_utf8_lossy(&reload.stderr).contains("NOT_ADMIN"), "{reload:?}");
+    assert_eq!(rig.runs.list().len(), 1, "it lives");
+    let listed = rig.strait().args(["ps", "--json"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&listed.stdout).contains(&run), "the control: root sees it");
+    let table = rig.strait().arg("ps").output().unwrap();
+    assert!(String::from_utf8_lossy(&table.stdout).contains("sleep 1000"), "{table:?}");
+    assert!(rig.strait().args(["kill", &run]).status().unwrap().success(), "and ends it");
+    assert_eq!(roots.wait().unwrap().code(), Some(137));
+}
+
+#[test]
+fn status_tells_of_a_missing_gateway_and_reload_of_what_is_in_force() {
+    let rig = Rig::new();
+    let status = rig.strait().arg("status").output().unwrap();
+    assert_eq!(status.status.code(), Some(1), "{status:?}");
+    assert!(String::from_utf8_lossy(&status.stdout).contains("not connected"), "{status:?}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let reply = rig.reloads.lock().unwrap().blocking_recv().unwrap();
+            reply.send(Err("strait.toml:3: unknown key".to_owned())).unwrap();
+        });
+        let refused = rig.strait().arg("reload").output().unwrap();
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("strait.toml:3"), "{refused:?}");
+    });
+}
+
+#[test]
+fn without_an_agent_it_says_how_to_start_one() {
+    let rig = Rig::new();
+    for socket in [rig.instance.launch_socket(), rig.instance.control_socket()] {
+        std::fs::remove_file(socket).unwrap();
+    }
+    for (args, code) in [(vec!["ps"], 1), (vec!["run", "--", "true"], 125)] {
+        let output = rig.strait().args(&args).current_dir(rig.workspace("w")).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("systemctl start strait"), "{output:?}");
+    }
+}

@@ -1,0 +1,29 @@
+//! The real gateway on loopback: an agent that speaks the contract over a socket pair, small real origins, and
+//! clients that write bytes. Each test asserts on what the client got, what the origin saw, and the records.
+
+#![expect(unreachable_pub, reason = "the modules of a test binary export to each other")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+#[path = "gate/agent.rs"]
+mod agent;
+#[path = "gate/client.rs"]
+mod client;
+#[path = "gate/http.rs"]
+mod http;
+#[path = "gate/origin.rs"]
+mod origin;
+#[path = "gate/outage.rs"]
+mod outage;
+#[path = "gate/streams.rs"]
+mod streams;
+#[path = "gate/tls.rs"]
+mod tls;
+#[path = "gate/world.rs"]
+mod world;

@@ -1,0 +1,242 @@
+//! The agent's end of the link, in memory.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixDatagram as StdDatagram,
+    },
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use strait_contract::{
+    code::Code,
+    ids::RecordId,
+    message::{MAX_PACKET, PolicyFile, ToAgent, ToGateway},
+    record::{Activity, Body, Decision, Kind, Phase, Record, Unrecorded},
+    run::Process,
+    seqpacket,
+};
+use tokio::{io::Interest, net::UnixDatagram, sync::mpsc};
+
+/// What the agent does with records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    Writes,
+    Refuses(Unrecorded),
+}
+
+#[derive(Debug)]
+pub struct Shared {
+    pub records: Mutex<Vec<Record>>,
+    pub mood: Mutex<Mood>,
+    pub compiled: Mutex<HashMap<u64, Option<String>>>,
+    pub process: Mutex<Option<Process>>,
+    pub asked: Mutex<u32>,
+}
+
+/// One session of the agent.
+pub struct Agent {
+    pub shared: Arc<Shared>,
+    to_gateway: mpsc::UnboundedSender<(ToGateway, Vec<OwnedFd>)>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Shared {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            records: Mutex::default(),
+            mood: Mutex::new(Mood::Writes),
+            compiled: Mutex::default(),
+            process: Mutex::default(),
+            asked: Mutex::default(),
+        })
+    }
+
+    /// Activities in the order written, with id and phase.
+    pub fn activities(&self) -> Vec<(RecordId, Option<Phase>, Activity)> {
+        let records = self.records.lock().unwrap();
+        let activity = |record: &Record| match &record.body {
+            Body::Activity(activity) => Some((record.id, record.phase, Activity::clone(activity))),
+            Body::Event(_) => None,
+        };
+        records.iter().filter_map(activity).collect()
+    }
+
+    /// `done` lines in the order written.
+    pub fn done(&self) -> Vec<Activity> {
+        let all = self.activities();
+        all.into_iter()
+            .filter(|(_, phase, _)| *phase == Some(Phase::Done))
+            .map(|(_, _, activity)| activity)
+            .collect()
+    }
+
+    /// Waits until this many `done` lines of a kind are there, and gives all of that kind.
+    pub async fn done_of(&self, kind: Kind, count: usize) -> Vec<Activity> {
+        for _ in 0..500 {
+            let done: Vec<_> = self.done().into_iter().filter(|activity| activity.kind == kind).collect();
+            if done.len() >= count {
+                return done;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{count} records of {kind:?} did not come: {:#?}", self.done());
+    }
+
+    /// Every id has exactly one `decided` and one `done` line, in that order and of one mind.
+    pub fn check_pairs(&self) {
+        let mut decided: HashMap<RecordId, Decision> = HashMap::new();
+        let mut done: HashMap<RecordId, Decision> = HashMap::new();
+        for (id, phase, activity) in self.activities() {
+            match phase {
+                Some(Phase::Decided) => {
+                    assert!(
+                        decided.insert(id, activity.decision).is_none(),
+                        "two decided lines: {activity:#?}"
+                    );
+                }
+                Some(Phase::Done) => {
+                    assert_eq!(decided.get(&id), Some(&activity.decision), "{activity:#?}");
+                    assert!(done.insert(id, activity.decision).is_none(), "two done lines: {activity:#?}");
+                    assert!(activity.duration_us.is_some());
+                }
+                None => {}
+            }
+        }
+        assert_eq!(decided.len(), done.len(), "a call has no done line: {:#?}", self.activities());
+    }
+
+    /// Waits until nothing is open, then checks the pairs.
+    pub async fn settled(&self) {
+        for _ in 0..300 {
+            let all = self.activities();
+            let count = |phase| all.iter().filter(|(_, p, _)| *p == Some(phase)).count();
+            if count(Phase::Decided) == count(Phase::Done) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.check_pairs();
+    }
+
+    /// The only refusal so far.
+    pub fn only_refusal(&self) -> Activity {
+        let refused: Vec<_> =
+            self.done().into_iter().filter(|activity| activity.decision == Decision::Deny).collect();
+        assert_eq!(refused.len(), 1, "{refused:#?}");
+        refused.into_iter().next().unwrap()
+    }
+
+    pub fn set(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
+    }
+
+    pub fn codes(&self) -> Vec<Option<Code>> {
+        self.done().into_iter().map(|activity| activity.code).collect()
+    }
+}
+
+impl Agent {
+    /// A session with the gateway's end of its socket.
+    pub fn begin(shared: &Arc<Shared>) -> (Self, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let socket = UnixDatagram::from_std(StdDatagram::from(ours)).unwrap();
+        let (to_gateway, commands) = mpsc::unbounded_channel();
+        let task = tokio::spawn(serve(socket, commands, to_gateway.clone(), Arc::clone(shared)));
+        (Self { shared: Arc::clone(shared), to_gateway, task }, theirs)
+    }
+
+    pub fn tell(&self, message: ToGateway, fds: Vec<OwnedFd>) {
+        self.to_gateway.send((message, fds)).unwrap();
+    }
+
+    /// Sends policies and waits until they are in force.
+    pub async fn policies(&self, epoch: u64, files: &[PolicyFile]) {
+        let memfd = rustix::fs::memfd_create("policies", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&memfd, &postcard::to_stdvec(files).unwrap()).unwrap();
+        self.tell(ToGateway::Policy { epoch, digest: "test".to_owned() }, vec![memfd]);
+        for _ in 0..2000 {
+            if let Some(refused) = self.shared.compiled.lock().unwrap().get(&epoch) {
+                assert_eq!(*refused, None, "the test's policies are refused");
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the policies were not compiled");
+    }
+
+    /// Breaks the link off.
+    pub async fn die(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+async fn serve(
+    socket: UnixDatagram,
+    mut commands: mpsc::UnboundedReceiver<(ToGateway, Vec<OwnedFd>)>,
+    back: mpsc::UnboundedSender<(ToGateway, Vec<OwnedFd>)>,
+    shared: Arc<Shared>,
+) {
+    let mut scratch = vec![0u8; MAX_PACKET];
+    loop {
+        tokio::select! {
+            Some((message, fds)) = commands.recv() => {
+                let packet = seqpacket::encode(&message).unwrap();
+                let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+                loop {
+                    socket.writable().await.unwrap();
+                    match socket.try_io(Interest::WRITABLE, || io_result(seqpacket::send(&socket, &packet, &fds))) {
+                        Ok(()) => break,
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(_) => return,
+                    }
+                }
+            }
+            ready = socket.readable() => {
+                ready.unwrap();
+                match socket.try_io(Interest::READABLE, || io_result(seqpacket::receive(&socket, &mut scratch))) {
+                    Ok((message, _)) => handle(message, &back, &shared),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => return,
+                }
+            }
+        }
+    }
+}
+
+fn io_result<T>(result: Result<T, seqpacket::LinkError>) -> io::Result<T> {
+    result.map_err(|error| match error {
+        seqpacket::LinkError::Io(error) => error,
+        other => io::Error::other(other),
+    })
+}
+
+fn handle(message: ToAgent, back: &mpsc::UnboundedSender<(ToGateway, Vec<OwnedFd>)>, shared: &Shared) {
+    match message {
+        ToAgent::Hello { contract, .. } => assert_eq!(contract, strait_contract::CONTRACT),
+        ToAgent::Records { batch, records } => {
+            let refused = match *shared.mood.lock().unwrap() {
+                Mood::Writes => {
+                    shared.records.lock().unwrap().extend(records);
+                    None
+                }
+                Mood::Refuses(why) => Some(why),
+            };
+            let _ = back.send((ToGateway::Recorded { batch, refused }, Vec::new()));
+        }
+        ToAgent::PolicyCompiled { epoch, refused } => {
+            shared.compiled.lock().unwrap().insert(epoch, refused);
+        }
+        ToAgent::WhoIs { ticket, .. } => {
+            *shared.asked.lock().unwrap() += 1;
+            let process = shared.process.lock().unwrap().clone();
+            let _ = back.send((ToGateway::Process { ticket, process }, Vec::new()));
+        }
+    }
+}

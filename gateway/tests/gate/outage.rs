@@ -1,0 +1,134 @@
+//! No record, no passage: the log can't be written, or the agent is gone (B7).
+
+use std::time::Duration;
+
+use strait_contract::{
+    code::Code,
+    record::{Kind, Unrecorded},
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::{
+    agent::Mood,
+    client::get,
+    origin::{self, Origin},
+    world::{ALL_OK, World},
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_passes_while_the_log_is_full_and_it_recovers_by_itself() {
+    let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
+    let host = format!("ok.test:{}", origin.port());
+    world.log.set(Mood::Refuses(Unrecorded::Log));
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    for path in ["/a", "/b"] {
+        let got = get(&mut stream, &host, path).await;
+        assert_eq!((got.status, got.code().as_str()), (503, "RECORD_UNAVAILABLE"), "{got:?}");
+    }
+    // A refusal that can't be recorded is an outage too, and not policy.
+    let no = format!("no.test:{}", origin.port());
+    let got = get(&mut world.connect("no.test", origin.port()).await, &no, "/").await;
+    assert_eq!((got.status, got.code().as_str()), (503, "RECORD_UNAVAILABLE"));
+    assert_eq!(origin.seen().len(), 0);
+    world.log.set(Mood::Writes);
+    assert_eq!(get(&mut stream, &host, "/c").await.status, 200);
+    assert_eq!(origin.seen().len(), 1);
+    world.log.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_passes_without_an_agent_and_what_is_under_way_goes_on() {
+    let (origin, echo) = (Origin::http().await, origin::echo().await);
+    let policy = format!(
+        r#"{ALL_OK} @id("echo") permit(principal, action == Action::"connect", resource == Endpoint::"ok.test:{}");"#,
+        echo.port()
+    );
+    let mut world = World::with(&policy).await;
+    let host = format!("ok.test:{}", origin.port());
+    let mut under_way = world.connect("ok.test", echo.port()).await;
+    let mut byte = [0u8];
+    under_way.write_all(b"\x01").await.unwrap();
+    under_way.read_exact(&mut byte).await.unwrap();
+    world.agent_dies().await;
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    let got = get(&mut stream, &host, "/a").await;
+    assert_eq!((got.status, got.code().as_str()), (503, "RECORD_UNAVAILABLE"));
+    assert_eq!(origin.seen().len(), 0);
+    under_way.write_all(b"\x02").await.unwrap();
+    under_way.read_exact(&mut byte).await.unwrap();
+    assert_eq!(byte, [2]);
+    // It ends while nobody can write it down: its line comes later.
+    drop(under_way);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(world.log.done().is_empty());
+    world.agent_returns().await;
+    assert_eq!(get(&mut stream, &host, "/b").await.status, 200);
+    assert_eq!(world.log.done_of(Kind::Stream, 1).await[0].stream.unwrap().bytes_in, 2);
+    world.log.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_run_that_has_ended_does_not_take_the_records_of_others_with_it() {
+    let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
+    let host = format!("ok.test:{}", origin.port());
+    world.log.set(Mood::Refuses(Unrecorded::Run));
+    let got = get(&mut world.connect("ok.test", origin.port()).await, &host, "/a").await;
+    assert_eq!((got.status, got.code().as_str()), (503, "RECORD_UNAVAILABLE"));
+    world.log.set(Mood::Writes);
+    let got =
+        get(&mut world.connect("no.test", origin.port()).await, &format!("no.test:{}", origin.port()), "/")
+            .await;
+    assert_eq!(got.code(), Code::ToolCallDenied.as_str());
+    world.log.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_lets_answers_end() {
+    let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
+    let host = format!("ok.test:{}", origin.port());
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    stream.write_all(format!("GET /large HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await.unwrap();
+    let mut first = vec![0u8; 1024];
+    stream.read_exact(&mut first).await.unwrap();
+    world.stop();
+    let mut all = Vec::new();
+    tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut all)).await.unwrap().unwrap();
+    assert!(all.len() > 32 << 20, "{}", all.len());
+    world.log.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_never_finishes_its_head_is_told_and_on_record() {
+    let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: ok").await.unwrap();
+    let got = crate::client::answer(&mut stream, false).await;
+    assert_eq!((got.status, got.code().as_str()), (400, "MALFORMED_REQUEST"));
+    assert_eq!(world.log.only_refusal().code, Some(Code::MalformedRequest));
+    // One that has had an answer may rest longer than that.
+    let host = format!("ok.test:{}", origin.port());
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    assert_eq!(get(&mut stream, &host, "/a").await.status, 200);
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert_eq!(get(&mut stream, &host, "/b").await.status, 200);
+    world.log.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_away_is_on_record_and_its_request_is_cancelled() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let world = World::with(ALL_OK).await;
+    let mut stream = world.connect("ok.test", port).await;
+    stream.write_all(format!("GET /slow HTTP/1.1\r\nHost: ok.test:{port}\r\n\r\n").as_bytes()).await.unwrap();
+    let (mut upstream, _) = listener.accept().await.unwrap();
+    let mut byte = [0u8];
+    upstream.read_exact(&mut byte).await.unwrap();
+    drop(stream);
+    assert!(
+        !crate::client::rest(&mut upstream).await.is_empty(),
+        "the upstream sees the end of the connection"
+    );
+    assert_eq!(world.log.done_of(Kind::Request, 1).await[0].code, Some(Code::ClientGone));
+    world.log.settled().await;
+}

@@ -1,0 +1,59 @@
+//! `cargo xtask bench`: Strait beside what Debian offers for the same job, in one run on one machine. Absolute figures
+//! say more about the machine than about the programs; the ratios are what counts.
+//!
+//! Every subject answers the same load from the same origin across the same link, policy (a thousand rules) and record
+//! on. A peer that isn't installed is reported as missing, never as beaten.
+
+mod measure;
+mod peers;
+mod report;
+mod rows;
+mod site;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+use self::{report::Report, site::Site};
+use crate::{
+    build, interrupt,
+    setup::{self, Need},
+    workspace,
+};
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only these rows (`H1`, `T2`, …).
+    rows: Vec<String>,
+    /// Rounds; the median counts.
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Seconds of each load.
+    #[arg(long, default_value_t = 2)]
+    seconds: u32,
+    /// Where the figures go as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    if !setup::is_root() {
+        bail!("the benchmarks make network namespaces and load kernel programs; run as root");
+    }
+    setup::ensure(&[Need::Build, Need::Test, Need::Bench])?;
+    build::run(build::Args::RELEASE)?;
+    build::load_client()?;
+    interrupt::watch()?;
+    let site = Site::start(args.seconds)?;
+    let mut report = Report::default();
+    for row in rows::ROWS.iter().filter(|row| args.rows.is_empty() || args.rows.iter().any(|id| id == row.id))
+    {
+        eprintln!("bench: {} {}", row.id, row.what);
+        report.add(row, rows::measure(row, &site, args.rounds)?);
+    }
+    print!("{}", report.table());
+    let json = args.json.unwrap_or_else(|| workspace::target().join("bench.json"));
+    std::fs::write(&json, report.json()).with_context(|| format!("can't write `{}`", json.display()))?;
+    println!("bench: {} of {} goals met; figures in {}", report.met(), report.len(), json.display());
+    Ok(())
+}
