@@ -151,7 +151,8 @@ impl Table {
         while slot < MAX_NAMES {
             let at = u64::from(slot).saturating_mul(SLOT as u64);
             let got = read_up_to(memfd, &mut buffer, at)?;
-            for bytes in buffer.get(..got).unwrap_or_default().chunks_exact(SLOT) {
+            // The last slot may be cut short where nobody has given the memfd its size.
+            for bytes in buffer.get(..got).unwrap_or_default().chunks(SLOT) {
                 table.take_in(slot, bytes);
                 slot = slot.saturating_add(1);
             }

@@ -64,7 +64,7 @@ impl Rig {
         let tcp = std::net::TcpListener::bind(server).unwrap();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(dns::serve(Arc::clone(&gateway), udp, tcp, stopped));
-        let up = Arc::new(move |is: bool| drop(up.send(is)));
+        let up = Arc::new(move |is: bool| up.send(is).unwrap());
         Self { gateway, server, run, records, acknowledges, up, _stop: stop }
     }
 
@@ -206,7 +206,7 @@ async fn agent(
         }
         records.lock().unwrap().extend([Some(entry.first), entry.second].into_iter().flatten());
         if let Some(waiter) = entry.waiter {
-            drop(waiter.send(Ok(())));
+            let _ = waiter.send(Ok(()));
         }
     }
 }

@@ -11,7 +11,7 @@ use hickory_resolver::{
     net::{DnsError, NetError},
     proto::{
         op::ResponseCode,
-        rr::{Record, RecordType},
+        rr::{RData, Record, RecordType},
         serialize::binary::{BinEncodable, BinEncoder, NameEncoding},
     },
 };
@@ -25,6 +25,7 @@ use super::{
 use crate::{
     call::{Call, Caller, DnsCall, Via, What},
     decide::{self, Permitted},
+    forward::dial::Dialer,
     record::Outcome,
     runs::Run,
 };
@@ -33,6 +34,8 @@ use crate::{
 const UNDER_WAY: u32 = 32;
 /// How long upstream may take; a loop of CNAMEs ends before.
 const UPSTREAM: Duration = Duration::from_secs(5);
+/// Most CNAMEs of a name.
+const CHAIN: u32 = 8;
 /// Largest answer over TCP, bytes, header and question not counted.
 const MAX_TCP: usize = 60_000;
 
@@ -144,10 +147,20 @@ impl Resolver {
         let Some(settings) = self.gateway.settings() else {
             return Upstream::failed(Code::Internal, "there are no settings".to_owned());
         };
-        let lookup = settings.dialer.records(&call.name, RecordType::from(qtype));
+        let dialer = &settings.dialer;
+        let lookup = async {
+            let found = match dialer.records(&call.name, RecordType::from(qtype)).await {
+                Ok(found) => Upstream::found(&found),
+                Err(error) => Upstream::error(error),
+            };
+            if found.code == Rcode::NoError && found.count == 0 && has_no_end(dialer, &call.name).await {
+                let reason = format!("the CNAMEs of the name have no end within {CHAIN} steps");
+                return Upstream::failed(Code::UpstreamProtocol, reason);
+            }
+            found
+        };
         match tokio::time::timeout(UPSTREAM, lookup).await {
-            Ok(Ok(found)) => Upstream::found(&found),
-            Ok(Err(error)) => Upstream::error(error),
+            Ok(found) => found,
             Err(_) => Upstream::failed(Code::UpstreamTimeout, "the name servers took too long".to_owned()),
         }
     }
@@ -193,6 +206,24 @@ impl Upstream {
         let outcome = Outcome { answer, ..Outcome::failed(code, reason) };
         Self { code: Rcode::ServFail, count: 0, encoded: Vec::new(), outcome }
     }
+}
+
+/// Whether the CNAMEs of a name lead in a circle, or nowhere in time. The resolver's word for that is "no
+/// records", as for a chain that ends (case 20).
+async fn has_no_end(dialer: &Dialer, name: &str) -> bool {
+    let mut at = name.to_owned();
+    for _ in 0..CHAIN {
+        let Ok(found) = dialer.records(&at, RecordType::CNAME).await else { return false };
+        let next = found.answers().iter().find_map(|record| match &record.data {
+            RData::CNAME(to) => Some(to.0.to_ascii()),
+            _ => None,
+        });
+        match next {
+            Some(next) => next.trim_end_matches('.').clone_into(&mut at),
+            None => return false,
+        }
+    }
+    true
 }
 
 /// Records with uncompressed names, so that they can stand behind any question.

@@ -57,7 +57,9 @@ fn burst(resolver: &Arc<Resolver>, socket: &Arc<UdpSocket>, buffers: &mut Buffer
         let (Some(settings), Some(packet)) = (&settings, buffers.packet.get(..len)) else { continue };
         match resolver.answer(settings, &run, packet, false, &mut buffers.name, &mut buffers.out) {
             // A full socket buffer loses the answer, as the network might.
-            Reply::Now => drop(socket.try_send_to(&buffers.out, peer)),
+            Reply::Now => {
+                let _ = socket.try_send_to(&buffers.out, peer);
+            }
             Reply::Nothing => {}
             Reply::Ask(call) => later(resolver, socket, peer, &run, packet, call),
         }
@@ -75,7 +77,7 @@ fn later(
     let Some(place) = resolver.under_way.enter(run.info.number) else {
         let mut out = Vec::new();
         resolver.busy(run, packet, false, &mut out);
-        drop(socket.try_send_to(&out, peer));
+        let _ = socket.try_send_to(&out, peer);
         return;
     };
     let (resolver, socket, run) = (Arc::clone(resolver), Arc::clone(socket), Arc::clone(run));
