@@ -212,7 +212,7 @@ impl NetworkTable {
 fn anchors(files: &[PathBuf], config: &Path) -> Result<String, ConfigError> {
     let mut all = String::new();
     for file in files {
-        let path = config.parent().unwrap_or(Path::new("")).join(file);
+        let path = config.parent().unwrap_or_else(|| Path::new("")).join(file);
         let text =
             fs::read_to_string(&path).map_err(|source| ConfigError::File { path: path.clone(), source })?;
         if text.contains("PRIVATE KEY-----") {

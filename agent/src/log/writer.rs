@@ -243,7 +243,7 @@ impl Writer {
         if self.outage.is_none() {
             tracing::error!(%error, "records can't be written: calls are refused until they can");
         }
-        let outage = self.outage.get_or_insert(Outage { since: Instant::now(), refused: 0 });
+        let outage = self.outage.get_or_insert_with(|| Outage { since: Instant::now(), refused: 0 });
         outage.refused = outage.refused.saturating_add(u64::try_from(records).unwrap_or(u64::MAX));
     }
 

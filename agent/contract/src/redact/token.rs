@@ -117,7 +117,7 @@ fn may_start(pair: &[u8]) -> bool {
 /// A JSON Web Token starts with base64url of `{"`, which is `eyJ`; the head is long or followed by a dot.
 fn is_jwt(tail: &[u8], own: bool) -> bool {
     tail.starts_with(b"ey") && {
-        let head = tail.iter().take(40).position(|byte| *byte == b'.').unwrap_or(tail.len().min(40));
+        let head = tail.iter().take(40).position(|byte| *byte == b'.').unwrap_or_else(|| tail.len().min(40));
         let whole = tail.len();
         (tail.starts_with(b"eyJ") && (head < whole && head >= 8 || head >= 20))
             || (own && head < whole && head >= 16)
