@@ -203,7 +203,8 @@ pub fn child_main(argument: &str) -> anyhow::Result<()> {
     };
     limit(Resource::Core, 0).context("forbidding core dumps")?;
     // The only files it may write are the runs' synthetic names: it can't fill their tmpfs.
-    limit(Resource::Fsize, u64::from(names::MAX_NAMES) * names::SLOT as u64).context("limiting file sizes")?;
+    limit(Resource::Fsize, u64::from(names::MAX_NAMES) * names::SLOT as u64)
+        .context("limiting file sizes")?;
     // Raising the hard limit takes CAP_SYS_RESOURCE, which root in a container may lack.
     let most = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(FILES);
     if limit(Resource::Nofile, FILES).is_err() {

@@ -7,9 +7,7 @@ use std::{
     path::Path,
 };
 
-use rustix::fs::{
-    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open,
-};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open};
 
 fn create(name: &str) -> io::Result<OwnedFd> {
     Ok(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?)
