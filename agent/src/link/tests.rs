@@ -203,7 +203,6 @@ async fn a_gateway_is_given_setup_policy_and_runs_on_every_connection() {
         assert_eq!(run, info("r1"));
         let names = fs::File::from(fds.into_iter().next().unwrap());
         assert_eq!(names.metadata().unwrap().len(), 16 * 256);
-        assert!(names.set_len(1 << 30).is_err(), "its size is fixed");
         assert!(rig.link.gateway_alive());
         assert_eq!(*rig.link.gateway().borrow(), Some(std::process::id()));
         drop(gateway);
