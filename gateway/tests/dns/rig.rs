@@ -52,7 +52,7 @@ impl Rig {
         gateway.policy.store(Arc::new(policy()));
         let run = Ipv4Addr::new(127, 0, 0, 2);
         for (number, addr) in [(1, run), (2, Ipv4Addr::new(127, 0, 0, 3))] {
-            gateway.runs.started(info(number, addr), memfd(), &limits).unwrap();
+            gateway.runs.started(info(number, addr), memfd(), &limits, 1).unwrap();
         }
         let records = Arc::new(Mutex::new(Vec::new()));
         let acknowledges = Arc::new(AtomicBool::new(true));
