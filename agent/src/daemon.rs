@@ -83,16 +83,13 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let link = link(&config, configs.clone(), &authority, &log, processes, &program)?;
     let reloader = Reloader::new(current, link.clone(), log.clone(), program.clone());
     reloader.first().await;
-    let supervisor = Supervisor::start(instance, program, link.gateway());
-    watch::listening(&link).await;
-
     let parts = Parts {
         instance: instance.clone(),
         config: configs,
         gate: Arc::clone(&gate),
         log: log.clone(),
         link: link.clone(),
-        trust: Trust::build(&instance.run_dir.join("trust"), authority.root_pem())?,
+        trust: Trust::build(&instance.state_dir.join("trust"), authority.root_pem())?,
         runc: runtime_of_containers()?,
         witness: witness.clone(),
     };
@@ -100,6 +97,9 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let adopted = runs.adopt().await.context("adopting the runs of an earlier agent")?;
     let live: Vec<RunId> = runs.list().iter().map(|run| run.id().clone()).collect();
     gate.collect_garbage(&live).context("removing what ended runs left")?;
+    link.open();
+    let supervisor = Supervisor::start(instance, program, link.gateway());
+    watch::listening(&link).await;
     tasks.spawn(watch::enforce(Arc::clone(&runs), Arc::clone(&gate), log.clone()));
 
     let (asked, wishes) = mpsc::channel(4);

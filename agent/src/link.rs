@@ -26,7 +26,10 @@ use strait_contract::{
     run::RunInfo,
     seqpacket::{self, LinkError},
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::{
+    io::unix::AsyncFd,
+    sync::{mpsc, oneshot, watch},
+};
 
 use crate::{activity::Processes, instance::Instance, listeners::Listeners, log::Log};
 
@@ -64,6 +67,8 @@ struct Shared {
     state: Mutex<State>,
     /// Process id of the connected gateway.
     gateway: watch::Sender<Option<u32>>,
+    /// The socket, until it's opened.
+    closed: Mutex<Option<AsyncFd<OwnedFd>>>,
 }
 
 #[derive(Debug, Default)]
@@ -165,7 +170,8 @@ pub enum NotApplied {
 }
 
 impl Link {
-    /// Serves `link.sock` of the instance: 0600, owned by the gateway's user. Call it within a tokio runtime.
+    /// Makes `link.sock` of the instance: 0600, owned by the gateway's user. Gateways wait there until
+    /// [`Link::open`]. Call it within a tokio runtime.
     ///
     /// # Errors
     /// [`ServeError::Socket`].
@@ -178,9 +184,18 @@ impl Link {
             gateway_uid: instance.gateway_uid,
             state: Mutex::default(),
             gateway: watch::Sender::new(None),
+            closed: Mutex::new(Some(listener)),
         }));
-        tokio::spawn(session::accept(listener, link.clone()));
         Ok(link)
+    }
+
+    /// Lets gateways in. Runs that outlived an earlier agent are to be announced before, so that a gateway knows
+    /// all of them when it begins to listen.
+    pub fn open(&self) {
+        let listener = self.0.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(listener) = listener {
+            tokio::spawn(session::accept(listener, self.clone()));
+        }
     }
 
     /// Announces a run, now and to every later gateway. Its synthetic names are kept in the file `names_at`, on a

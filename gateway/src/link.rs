@@ -67,6 +67,8 @@ pub struct Link {
     questions: Questions,
     handover: mpsc::Sender<Handover>,
     has_listeners: bool,
+    /// Listeners that have come but are not served yet.
+    held: Option<Handover>,
     /// Sessions so far.
     sessions: u64,
     kept: batches::Kept,
@@ -84,7 +86,17 @@ impl Link {
         let kept = batches::Kept::default();
         let path = path.to_owned();
         (
-            Self { path, gateway, queue, questions, handover, has_listeners: false, sessions: 0, kept },
+            Self {
+                path,
+                gateway,
+                queue,
+                questions,
+                handover,
+                has_listeners: false,
+                held: None,
+                sessions: 0,
+                kept,
+            },
             listeners,
         )
     }

@@ -43,6 +43,9 @@ pub enum ToGateway {
     Policy { epoch: u64, digest: String },
     /// A run exists from now on. Descriptor: the file of its synthetic names ([`crate::names`]).
     RunStarted(RunInfo),
+    /// Every run that lives has been announced: the listeners may be served. Before that a lookup of a run
+    /// not announced yet would go unanswered, and its client would wait for seconds.
+    Announced,
     /// A run is over: its connections are closed and its state dropped.
     RunEnded(RunId),
     /// Every record of the batch is in the log, or none is.

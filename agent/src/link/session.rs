@@ -152,6 +152,7 @@ async fn greet(
             let message = ToGateway::RunStarted(run.info.clone());
             queue.push(Packet::new(&message, vec![Arc::clone(&run.names)])?);
         }
+        queue.push(Packet::new(&ToGateway::Announced, Vec::new())?);
         for packet in queue {
             let _ = outbox.send(packet);
         }

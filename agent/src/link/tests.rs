@@ -57,6 +57,7 @@ impl Rig {
             names_per_run: 16,
         };
         let link = Link::serve(&instance, parts).unwrap();
+        link.open();
         Self { dir, instance, log, link }
     }
 
@@ -163,6 +164,7 @@ impl FakeGateway {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             match seqpacket::receive(self.0.as_fd(), &mut buffer) {
+                Ok((ToGateway::Announced, _)) => {}
                 Ok(received) => return Some(received),
                 Err(error) if error.would_block() => {
                     assert!(Instant::now() < deadline, "the agent says nothing");

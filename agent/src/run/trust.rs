@@ -1,14 +1,17 @@
 //! What a run trusts: the host's own roots and Strait's, in every form that clients read.
 //!
-//! Made once when the agent starts; runs mount it read-only, so that a run's start pays nothing for it.
+//! Made once for a set of roots; runs mount it read-only, so that a run's start pays nothing for it.
 //! `real-clients`: some clients obey only the system bundle (wget, apt), some only a variable (pip, Node), some
 //! only a key store (Java), and a variable mostly *replaces* the bundle, so its file holds the public roots too.
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
+
+use sha2::{Digest as _, Sha256};
 
 /// System bundles of the distributions; the ones a host has are replaced inside a run.
 const BUNDLES: &[&str] = &[
@@ -48,29 +51,23 @@ pub struct TrustError {
 }
 
 impl Trust {
-    /// Writes the folder anew from the host's roots and `root_pem`.
+    /// The files made from the host's roots and `root_pem`, below `base`: those of an earlier start if the roots are
+    /// still the same. Never written over, because live runs have them mounted.
     ///
     /// # Errors
     /// [`TrustError`] if the folder can't be written. A host without public roots, OpenSSL or Java gets what can be
     /// made without them.
-    pub fn build(folder: &Path, root_pem: &str) -> Result<Self, TrustError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| TrustError { path, source }
-        };
-        if folder.exists() {
-            fs::remove_dir_all(folder).map_err(failed(folder))?;
+    pub fn build(base: &Path, root_pem: &str) -> Result<Self, TrustError> {
+        let bundle = joined(root_pem);
+        let folder = base.join(digest(&bundle));
+        if !folder.exists() {
+            let fresh = base.join(".fresh");
+            write(&fresh, root_pem, &bundle)?;
+            fs::rename(&fresh, &folder).map_err(failed(&folder))?;
         }
-        let certs = folder.join("certs");
-        fs::create_dir_all(certs.join("java")).map_err(failed(&certs))?;
-        let root = certs.join("strait-root.pem");
-        fs::write(&root, root_pem).map_err(failed(&root))?;
-        copy_hashed(Path::new(HASHED), &certs).map_err(failed(&certs))?;
-        let bundle = certs.join("ca-certificates.crt");
-        fs::write(&bundle, joined(root_pem)).map_err(failed(&bundle))?;
-        link_by_hash(&certs, &root);
-        let java = java_store(&certs, &root);
-        Ok(Self { folder: folder.to_owned(), java })
+        let java =
+            folder.join("certs/java/strait.jks").exists() && folder.join("certs/java/cacerts").exists();
+        Ok(Self { folder, java })
     }
 
     /// What to mount read-only into a run: host path, path inside.
@@ -108,6 +105,36 @@ impl Trust {
         }
         variables
     }
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> TrustError {
+    let path = path.to_owned();
+    move |source| TrustError { path: path.clone(), source }
+}
+
+/// What the files are made of: the bundle, and Java's roots as far as their file tells without being read.
+fn digest(bundle: &str) -> String {
+    let java = fs::metadata(JAVA_ROOTS).map(|java| (java.len(), java.mtime())).unwrap_or_default();
+    let digest = Sha256::new().chain_update(bundle).chain_update(format!("{java:?}")).finalize();
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn write(folder: &Path, root_pem: &str, bundle: &str) -> Result<(), TrustError> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(failed(folder))?;
+    }
+    let certs = folder.join("certs");
+    fs::create_dir_all(certs.join("java")).map_err(failed(&certs))?;
+    let root = certs.join("strait-root.pem");
+    fs::write(&root, root_pem).map_err(failed(&root))?;
+    copy_hashed(Path::new(HASHED), &certs).map_err(failed(&certs))?;
+    let joined = certs.join("ca-certificates.crt");
+    // The host's bundle may be a link in the copied folder.
+    let _ = fs::remove_file(&joined);
+    fs::write(&joined, bundle).map_err(failed(&joined))?;
+    link_by_hash(&certs, &root);
+    java_store(&certs, &root);
+    Ok(())
 }
 
 /// The host's bundle with ours behind it.
@@ -153,10 +180,10 @@ fn link_by_hash(certs: &Path, root: &Path) {
 }
 
 /// A Java trust store, if the host has Java's `keytool`. Java takes JKS, not a PKCS12 with a password.
-fn java_store(certs: &Path, root: &Path) -> bool {
+fn java_store(certs: &Path, root: &Path) {
     let store = certs.join("java/strait.jks");
     if Path::new(JAVA_ROOTS).exists() && fs::copy(JAVA_ROOTS, &store).is_err() {
-        return false;
+        return;
     }
     let made = Command::new("keytool")
         .args(["-importcert", "-noprompt", "-trustcacerts", "-storetype", "JKS", "-alias", "strait"])
@@ -169,16 +196,16 @@ fn java_store(certs: &Path, root: &Path) -> bool {
     match made {
         // Debian's JDKs read this name without being told.
         Ok(output) if output.status.success() => {
-            std::os::unix::fs::symlink("strait.jks", certs.join("java/cacerts")).is_ok()
+            // Without it the variables still name the store.
+            let _ = std::os::unix::fs::symlink("strait.jks", certs.join("java/cacerts"));
         }
         Ok(output) => {
             tracing::warn!(
                 detail = %String::from_utf8_lossy(&output.stdout).trim(),
                 "no Java trust store: Java programs won't reach intercepted hosts"
             );
-            false
         }
-        Err(_) => false,
+        Err(_) => {}
     }
 }
 
@@ -192,13 +219,15 @@ mod tests {
     fn the_bundle_holds_the_hosts_roots_and_ours() {
         let folder = tempfile::tempdir().unwrap();
         let trust = Trust::build(&folder.path().join("trust"), ROOT).unwrap();
-        let bundle = fs::read_to_string(folder.path().join("trust/certs/ca-certificates.crt")).unwrap();
+        let bundle = fs::read_to_string(trust.folder.join("certs/ca-certificates.crt")).unwrap();
         assert!(bundle.ends_with(ROOT));
         let host = fs::read_to_string(BUNDLE_INSIDE).expect("install ca-certificates: cargo xtask setup");
         assert!(bundle.starts_with(&host));
-        assert_eq!(fs::read_to_string(folder.path().join("trust/certs/strait-root.pem")).unwrap(), ROOT);
-        let again = Trust::build(&folder.path().join("trust"), ROOT);
-        assert!(again.is_ok(), "a restart builds it anew");
+        assert_eq!(fs::read_to_string(trust.folder.join("certs/strait-root.pem")).unwrap(), ROOT);
+        let again = Trust::build(&folder.path().join("trust"), ROOT).unwrap();
+        assert_eq!(again.folder, trust.folder, "live runs keep their files over a restart");
+        let other = Trust::build(&folder.path().join("trust"), &ROOT.replace("MIIB", "MIIC")).unwrap();
+        assert_ne!(other.folder, trust.folder);
         assert!(trust.environment().iter().any(|(name, _)| *name == "npm_config_cafile"));
     }
 }

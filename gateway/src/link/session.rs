@@ -128,8 +128,15 @@ impl Link {
         if fds.len() != LISTENERS.len() {
             return Err(SessionError::OutOfOrder("the setup has not the listeners that it should have"));
         }
-        self.has_listeners = self.handover.send(Handover { listeners: fds }).await.is_ok();
+        self.held = Some(Handover { listeners: fds });
         Ok(())
+    }
+
+    /// All runs are known: the listeners are handed over.
+    async fn announced(&mut self) {
+        if let Some(handover) = self.held.take() {
+            self.has_listeners = self.handover.send(handover).await.is_ok();
+        }
     }
 
     async fn step(&mut self, session: &mut Session) -> Result<(), SessionError> {
@@ -201,6 +208,7 @@ impl Link {
                 let fd = fds.pop().ok_or(SessionError::OutOfOrder("a run came without its names"))?;
                 self.gateway.runs.started(info, fd, &self.limits(), self.sessions)?;
             }
+            ToGateway::Announced => self.announced().await,
             ToGateway::RunEnded(id) => self.gateway.runs.ended(&id),
             ToGateway::Process { ticket, process } => {
                 if let Some(answer) = session.asked.remove(&ticket) {

@@ -143,9 +143,7 @@ impl Resolver {
             Err(unreadable) => return self.unreadable(run, unreadable, tcp, name, out),
         };
         if !self.gateway.recorder.is_up() {
-            // No record, no answer: the client will ask again.
-            query.empty(Rcode::ServFail, out);
-            return Reply::Now;
+            return self.without_recorder(run, &query, tcp, name, out);
         }
         let rule = Rule { settings, run, query: &query, name };
         let said = match rule.judge() {
@@ -166,6 +164,28 @@ impl Resolver {
             said => query.empty(rcode(said), out),
         }
         self.note(run, &Lookup { name, qtype: query.qtype, said, tcp });
+        Reply::Now
+    }
+
+    /// No record, no answer, and the client will ask again; but a name that is on record already keeps its
+    /// address, so that the call itself is refused in words.
+    fn without_recorder(
+        self: &Arc<Self>,
+        run: &Arc<Run>,
+        query: &Query<'_>,
+        tcp: bool,
+        name: &str,
+        out: &mut Vec<u8>,
+    ) -> Reply {
+        let kept = match query.qtype {
+            types::A => Some(Kept::A),
+            types::AAAA => Some(Kept::Aaaa),
+            _ => None,
+        };
+        match kept.filter(|_| query.class == 1).and_then(|kept| run.names.known(name, kept)) {
+            Some(assigned) => self.known(run, query, assigned, tcp, name, out),
+            None => query.empty(Rcode::ServFail, out),
+        }
         Reply::Now
     }
 

@@ -153,6 +153,7 @@ impl World {
             limits: self.options.limits.clone(),
         };
         agent.tell(ToGateway::Setup(Box::new(setup)), self.listeners.take().unwrap_or_default());
+        agent.tell(ToGateway::Announced, Vec::new());
         agent.tell(ToGateway::RunStarted(run_info()), vec![names()]);
         let file =
             PolicyFile { name: "test.cedar".to_owned(), guardrail: false, text: self.options.policy.clone() };
