@@ -14,7 +14,7 @@ use std::{
     collections::BTreeMap,
     io,
     os::fd::OwnedFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -183,14 +183,15 @@ impl Link {
         Ok(link)
     }
 
-    /// Announces a run, now and to every later gateway. The memory of its names is made, sealed and kept here.
-    /// Open its chain in the log before.
+    /// Announces a run, now and to every later gateway. Its synthetic names are kept in the file `names_at`, on a
+    /// tmpfs of the run's own, so that an address keeps its meaning even if agent and gateway both die. Open its
+    /// chain in the log before.
     ///
     /// # Errors
     /// [`ServeError::Memory`]; the run isn't announced then.
-    pub fn run_started(&self, info: RunInfo) -> Result<(), ServeError> {
-        let slots = usize::try_from(self.0.parts.names_per_run.min(names::MAX_NAMES)).unwrap_or(0);
-        let memory = memory::sized(info.id.as_str(), slots * names::SLOT)
+    pub fn run_started(&self, info: RunInfo, names_at: &Path) -> Result<(), ServeError> {
+        let slots = u64::from(self.0.parts.names_per_run.min(names::MAX_NAMES));
+        let memory = memory::kept(names_at, slots * names::SLOT as u64)
             .map_err(|source| ServeError::Memory { what: "names", source })?;
         let names = Arc::new(memory);
         let packet = Packet::new(&ToGateway::RunStarted(info.clone()), vec![Arc::clone(&names)])?;

@@ -16,7 +16,7 @@ use std::{
 
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
-use strait_contract::redact::redact_text;
+use strait_contract::{names, redact::redact_text};
 use tokio::{io::AsyncReadExt as _, process::ChildStderr, sync::watch, task::JoinHandle};
 
 use crate::{
@@ -202,6 +202,9 @@ pub fn child_main(argument: &str) -> anyhow::Result<()> {
         rustix::process::setrlimit(resource, limit)
     };
     limit(Resource::Core, 0).context("forbidding core dumps")?;
+    // The only files it may write are the runs' synthetic names: it can't fill their tmpfs.
+    limit(Resource::Fsize, u64::from(names::MAX_NAMES) * names::SLOT as u64)
+        .context("limiting file sizes")?;
     // Raising the hard limit takes CAP_SYS_RESOURCE, which root in a container may lack.
     let most = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(FILES);
     if limit(Resource::Nofile, FILES).is_err() {

@@ -118,7 +118,7 @@ fn stub(rig: &Rig) -> PathBuf {
     let path = rig.instance.lib_dir.join("strait-gateway");
     let report = out.join("report");
     let script = format!(
-        "#!/bin/sh\nPATH=/usr/bin:/bin\n{{ env; grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs)' /proc/self/status; ulimit -c; \
+        "#!/bin/sh\nPATH=/usr/bin:/bin\n{{ env; grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs)' /proc/self/status; ulimit -c; ulimit -f; \
          readlink /proc/self/ns/net; ls -l /proc/self/fd; }} > {0}.new; echo \"$$\" >> {0}.pids; mv {0}.new {0}; \
          exec sleep 600\n",
         report.display()
@@ -165,6 +165,8 @@ async fn the_gateway_runs_without_privilege_in_its_netns_and_is_back_within_a_se
         assert!(text.contains(&line), "{line:?} in {text}");
     }
     assert!(text.lines().any(|line| line == "0"), "no core dumps: {text}");
+    // In blocks of 512 bytes: as much as the names of a run may take.
+    assert!(text.lines().any(|line| line == "65535"), "no large files: {text}");
     let netns =
         netns::within(&rig.instance.strait_netns(), || fs::read_link("/proc/thread-self/ns/net").unwrap());
     assert!(text.contains(netns.unwrap().to_str().unwrap()), "{text}");

@@ -68,6 +68,8 @@ fn main() -> ExitCode {
         }
     }
     drop(rig);
-    println!("containment: {} passed, {} failed {failed:?}", tests.len() - failed.len(), failed.len());
+    let (passed, broken) = (tests.len() - failed.len(), failed.len());
+    let verdict = if broken == 0 { "ok" } else { "FAILED" };
+    println!("test result: {verdict}. {passed} passed; {broken} failed; 0 ignored; containment {failed:?}");
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -4,6 +4,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Instant};
 
 use anyhow::Context as _;
+use rustix::process::DumpableBehavior;
 use strait_gateway::{FlowSource, Gateway, accept, limits::DRAIN, link::Link};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -13,7 +14,13 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    // Its stderr is a pipe of the agent's: with the agent gone a failed write must stay silent, not panic.
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .log_internal_errors(false)
+        .init();
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -27,6 +34,10 @@ fn run() -> anyhow::Result<()> {
     let path = std::env::var_os("STRAIT_LINK").map(PathBuf::from).context(
         "the variable `STRAIT_LINK` doesn't name the agent's socket: the gateway is started by the agent, not by hand",
     )?;
+    // Credentials pass through this memory: no core file, no ptrace by processes of the same user. It has to be
+    // said here, since execve(2) resets it.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .context("forbidding memory dumps")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(serve(path))
 }

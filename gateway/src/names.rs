@@ -1,11 +1,11 @@
 //! Synthetic addresses of one run: which name each of them stands for.
 //!
-//! The table lives in a memfd that the agent keeps ([`strait_contract::names`]), so a restarted gateway goes on
+//! The table lives in a file that the agent keeps ([`strait_contract::names`]), so a restarted gateway goes on
 //! where the last one stopped. Whatever else is found there is hostile: it can make an address stand for
 //! nothing, never for something that isn't a name.
 //!
 //! Architecture invariant: an address once given to a name is never given to another one within the run, and
-//! it is in the memfd before anybody learns of it.
+//! it is in the file before anybody learns of it.
 
 use std::{
     collections::HashMap,
@@ -29,7 +29,7 @@ const SLOTS_A_READ: usize = 256;
 /// The names of one run. Reads don't wait for each other; each run has a lock of its own.
 #[derive(Debug)]
 pub struct Names {
-    memfd: File,
+    file: File,
     cap: u32,
     table: RwLock<Table>,
 }
@@ -68,7 +68,7 @@ pub struct Assigned {
 /// Why a run's table can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NamesError {
-    /// The memfd can't be read.
+    /// The file can't be read.
     #[error("a run's names can't be read: {0}")]
     Read(#[source] io::Error),
 }
@@ -82,21 +82,21 @@ pub enum AssignError {
     /// Not a canonical name: a fault of the caller.
     #[error("`{0}` is not a canonical name")]
     NotCanonical(String),
-    /// The memfd can't be written.
+    /// The file can't be written.
     #[error("the run's names can't be written: {0}")]
     Write(#[source] io::Error),
 }
 
 impl Names {
-    /// Takes a run's memfd with whatever an earlier gateway has written. `cap` is the most names that the run
+    /// Takes a run's file with whatever an earlier gateway has written. `cap` is the most names that the run
     /// may look up; names beyond it that are there already stay good.
     ///
     /// # Errors
     /// [`NamesError`] if it can't be read.
-    pub fn open(memfd: OwnedFd, cap: u32) -> Result<Self, NamesError> {
-        let memfd = File::from(memfd);
-        let table = Table::read(&memfd).map_err(NamesError::Read)?;
-        Ok(Self { memfd, cap: cap.min(MAX_NAMES), table: RwLock::new(table) })
+    pub fn open(file: OwnedFd, cap: u32) -> Result<Self, NamesError> {
+        let file = File::from(file);
+        let table = Table::read(&file).map_err(NamesError::Read)?;
+        Ok(Self { file, cap: cap.min(MAX_NAMES), table: RwLock::new(table) })
     }
 
     /// The address that a name has, if it has one.
@@ -138,20 +138,20 @@ impl Names {
     fn write(&self, slot: u32, name: &str) -> io::Result<()> {
         let len = u8::try_from(name.len()).map_err(io::Error::other)?;
         let at = u64::from(slot).saturating_mul(SLOT as u64);
-        self.memfd.write_all_at(name.as_bytes(), at.saturating_add(1))?;
-        self.memfd.write_all_at(&[len], at)
+        self.file.write_all_at(name.as_bytes(), at.saturating_add(1))?;
+        self.file.write_all_at(&[len], at)
     }
 }
 
 impl Table {
-    fn read(memfd: &File) -> io::Result<Self> {
+    fn read(file: &File) -> io::Result<Self> {
         let mut table = Self::default();
         let mut buffer = vec![0; SLOT.saturating_mul(SLOTS_A_READ)];
         let mut slot = 0_u32;
         while slot < MAX_NAMES {
             let at = u64::from(slot).saturating_mul(SLOT as u64);
-            let got = read_up_to(memfd, &mut buffer, at)?;
-            // The last slot may be cut short where nobody has given the memfd its size.
+            let got = read_up_to(file, &mut buffer, at)?;
+            // The last slot may be cut short where nobody has given the file its size.
             for bytes in buffer.get(..got).unwrap_or_default().chunks(SLOT) {
                 table.take_in(slot, bytes);
                 slot = slot.saturating_add(1);

@@ -41,7 +41,7 @@ pub enum ToGateway {
     Setup(Box<Setup>),
     /// New policies. Descriptor: a sealed memfd holding a postcard `Vec<PolicyFile>`.
     Policy { epoch: u64, digest: String },
-    /// A run exists from now on. Descriptor: its synthetic-name memfd ([`crate::names`]).
+    /// A run exists from now on. Descriptor: the file of its synthetic names ([`crate::names`]).
     RunStarted(RunInfo),
     /// A run is over: its connections are closed and its state dropped.
     RunEnded(RunId),

@@ -1,6 +1,6 @@
 //! Synthetic names of a run: which address of `198.18.0.0/15` stands for which name.
 //!
-//! They live in a memfd that the agent keeps and the gateway writes, so they survive a restart of the gateway.
+//! They live in a file on a tmpfs of the run that the agent makes and the gateway writes, so they outlive both.
 //! Slot `i` is 256 bytes at offset `256 * i`: one length byte, then the name; length 0 is a free slot. The name
 //! is written before its length, so a slot is either free or whole. A slot is never reused within a run.
 

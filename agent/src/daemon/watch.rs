@@ -47,23 +47,43 @@ pub(super) async fn record(
 }
 
 async fn write(log: &Log, records: Vec<Record>) {
-    loop {
-        match log.append(records.clone()).await {
-            Ok(()) => return,
-            // One of them is of a run that has just ended: what it did is the host's to tell then.
-            Err(Unrecorded::Run) => break,
-            Err(error) => {
-                tracing::error!(%error, "kernel events wait for the log");
-                tokio::time::sleep(AGAIN).await;
+    match settle(log, records.clone()).await {
+        Ok(()) => {}
+        // One of them can't be written; the others must not pay for it.
+        Err(_) => {
+            for record in records {
+                write_one(log, record).await;
             }
         }
     }
-    for record in records {
-        let orphan = Record { run: None, ..record.clone() };
-        if log.append(vec![record]).await == Err(Unrecorded::Run)
-            && let Err(error) = log.append(vec![orphan]).await
-        {
-            tracing::error!(%error, "a kernel event of an ended run was not recorded");
+}
+
+async fn write_one(log: &Log, record: Record) {
+    let run = record.run.clone();
+    let outcome = match settle(log, vec![record.clone()]).await {
+        // It came from a run that has just ended: the host's chain tells of it.
+        Err(Unrecorded::Run) => settle(log, vec![Record { run: None, ..record }]).await,
+        other => other,
+    };
+    if let Err(error) = outcome {
+        let run = run.map(|run| run.to_string()).unwrap_or_default();
+        tracing::error!(run, %error, "a kernel event was not recorded");
+        let facts = [("run", run), ("count", "1".to_owned()), ("why", error.to_string())];
+        if let Err(error) = log.event(None, "events.lost", &facts).await {
+            tracing::error!(%error, "that it was lost was not recorded either");
+        }
+    }
+}
+
+/// Appends, for as long as it takes the log to be writable.
+async fn settle(log: &Log, records: Vec<Record>) -> Result<(), Unrecorded> {
+    loop {
+        match log.append(records.clone()).await {
+            Err(error @ (Unrecorded::Log | Unrecorded::Agent)) => {
+                tracing::error!(%error, "kernel events wait for the log");
+                tokio::time::sleep(AGAIN).await;
+            }
+            settled => return settled,
         }
     }
 }

@@ -1,23 +1,25 @@
-//! Anonymous memory that is handed over: sealed, so that the peer can't resize it under a reader.
+//! Memory that is handed over: sealed where nobody may change it, a file where it has to outlive the agent.
 
 use std::{
     fs,
     io::{self, Write as _},
     os::fd::{AsRawFd as _, OwnedFd},
+    path::Path,
 };
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open};
 
 fn create(name: &str) -> io::Result<OwnedFd> {
     Ok(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?)
 }
 
-/// Zeroed memory of a fixed size that can be written.
-pub(super) fn sized(name: &str, bytes: usize) -> io::Result<OwnedFd> {
-    let memory = create(name)?;
-    ftruncate(&memory, u64::try_from(bytes).unwrap_or(u64::MAX))?;
-    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(memory)
+/// The file at `path`, made if it isn't there, with what it holds. It takes no seals; the gateway's limit of file
+/// size keeps it from growing.
+pub(super) fn kept(path: &Path, bytes: u64) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::RUSR | Mode::WUSR)?;
+    ftruncate(&file, bytes)?;
+    Ok(file)
 }
 
 /// Memory with a content that nobody can change.

@@ -397,12 +397,13 @@ impl Writer {
             let fresh = std::mem::take(&mut chain.fresh);
             chain.tail.reached(&reached(chain), file.as_ref(), fresh, None, &self.work);
         }
+        // Before those who wait for the sync, so that what they waited for includes it.
+        self.tell_missed(touched);
         for (name, waiter) in waiters {
             if let Some(chain) = self.chains.get(&name) {
                 chain.tail.reached(&reached(chain), None, false, Some(waiter), &self.work);
             }
         }
-        self.tell_missed(touched);
     }
 
     /// Once writing works again: says in the chain what was refused meanwhile.

@@ -97,7 +97,8 @@ impl Runs {
         let admitted = spawn_blocking(move || runs.parts.gate.admit(&admission)).await;
         admitted.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
         self.open_chain(live).await?;
-        self.parts.link.run_started(info).map_err(|error| error.to_string())?;
+        let names = Folder::of(&self.parts.instance, live.id.as_str()).names();
+        self.parts.link.run_started(info, &names).map_err(|error| error.to_string())?;
         self.register(live.clone()).map_err(|error| error.to_string())
     }
 

@@ -283,7 +283,7 @@ impl Runs {
         let live = live_of(&info, &order, workspace, &netns, &veth, identity.veth_index)
             .map_err(StartError::Live)?;
         self.record_start(&live).await?;
-        self.parts.link.run_started(info)?;
+        self.parts.link.run_started(info, &folder.names())?;
         self.prove(&live.id).await?;
         // Moved out: the copies of stdio must be the shim's alone, or their readers never see an end.
         let order = Arc::try_unwrap(order)

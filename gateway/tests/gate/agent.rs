@@ -100,7 +100,11 @@ impl Shared {
                     );
                 }
                 Some(Phase::Done) => {
-                    assert_eq!(decided.get(&id), Some(&activity.decision), "{activity:#?}");
+                    // What policy permits may still be refused by its address; never the other way round.
+                    let refused_later = activity.code.is_some_and(Code::is_refusal);
+                    let before = if refused_later { decided.get(&id) } else { Some(&activity.decision) };
+                    assert_eq!(decided.get(&id), before, "{activity:#?}");
+                    assert!(before.is_some(), "done before decided: {activity:#?}");
                     assert!(done.insert(id, activity.decision).is_none(), "two done lines: {activity:#?}");
                     assert!(activity.duration_us.is_some());
                 }

@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, crypto::ring};
@@ -160,17 +160,6 @@ fn malformed_hellos_are_refused() {
     assert_eq!(first(&long), First::NeedMore);
     let drip = records(&[[1, 0, 0x7f, 0xff].as_slice(), &vec![0; MAX_HELLO]].concat(), 1);
     assert_eq!(first(&drip[..MAX_HELLO]), bad(Malformed::TooLong));
-}
-
-/// Not a benchmark: a bound that only a reader that joins records each time would miss.
-#[test]
-fn a_drip_of_tiny_records_stays_cheap() {
-    let drip = records(&[[1, 0, 0x14, 0].as_slice(), &vec![0; 5120]].concat(), 1);
-    let start = Instant::now();
-    for come in (0..drip.len().min(MAX_HELLO)).step_by(6) {
-        let _ = read(&drip[..come], &Names::default());
-    }
-    assert!(start.elapsed().as_secs() < 2, "{:?}", start.elapsed());
 }
 
 proptest! {

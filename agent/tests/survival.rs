@@ -1,0 +1,15 @@
+//! Agent and gateway killed under a live run: nothing leaves, nothing is lost, everything comes back.
+//!
+//! Real daemon, real gateway, real runs, an origin on loopback that `[hosts]` names. Needs root, runc, curl, the kernel
+//! object and the static helper: `cargo xtask setup && cargo xtask build`.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test's own steps fail by panicking"
+)]
+
+mod survival {
+    mod kills;
+    mod site;
+}

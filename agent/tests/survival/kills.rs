@@ -1,0 +1,93 @@
+use std::time::{Duration, Instant};
+
+use super::site::Site;
+
+/// Calls the origin for ever; each line: HTTP status (000 if none), address that the name has, body.
+fn probe(site: &Site) -> String {
+    format!(
+        "while :; do curl -s -m 2 -w ' %{{http_code}} %{{remote_ip}}\\n' http://origin.example:{}/ | tr -d '\\n' >> out; \
+         echo >> out; sleep 0.02; done",
+        site.origin
+    )
+}
+
+fn count(site: &Site, status: &str) -> usize {
+    site.lines("out").iter().filter(|line| line.contains(&format!(" {status} "))).count()
+}
+
+fn settled(site: &mut Site) {
+    let script = probe(site);
+    site.start_run(&script);
+    site.until("calls are answered", |site| count(site, "200") >= 5);
+}
+
+/// Waits for more calls with this status than there are now.
+fn more(site: &Site, status: &str) {
+    let before = count(site, status);
+    site.until(&format!("a call ends with {status}"), |site| count(site, status) > before + 2);
+}
+
+#[test]
+fn a_killed_gateway_is_back_within_a_second_and_leaves_no_half_record() {
+    let mut site = Site::new();
+    settled(&mut site);
+    let first = site.gateway();
+    let before = count(&site, "200");
+    site.kill_gateway();
+    let killed = Instant::now();
+    site.until("a new gateway answers", |site| site.gateway() != first && count(site, "200") > before + 1);
+    let gap = killed.elapsed();
+    assert!(gap < Duration::from_secs(2), "calls were answered again only after {gap:?}");
+    more(&site, "200");
+    site.strait(&["kill", "--all"]);
+    site.until("the run has ended", |site| !site.strait(&["ps"]).contains("curl"));
+    std::thread::sleep(Duration::from_millis(500));
+    site.assert_records_whole();
+}
+
+#[test]
+fn without_the_agent_new_calls_are_refused_and_with_a_new_one_the_run_goes_on() {
+    let mut site = Site::new();
+    settled(&mut site);
+    let name = address(&site);
+    site.kill_agent();
+    site.until("calls are refused", |site| count(site, "503") >= 3);
+    assert!(site.lines("out").iter().any(|line| line.contains("RECORD_UNAVAILABLE")));
+    site.start_agent();
+    let listed = site.strait(&["ps"]);
+    assert!(listed.contains("curl"), "the run was not adopted: {listed}");
+    more(&site, "200");
+    assert_eq!(address(&site), name, "the name means another address now");
+    site.strait(&["kill", "--all"]);
+    site.until("the run has ended", |site| !site.strait(&["ps"]).contains("curl"));
+    std::thread::sleep(Duration::from_millis(500));
+    site.assert_records_whole();
+    assert!(site.strait(&["log", "--lines", "all"]).contains("run.ended"));
+}
+
+#[test]
+fn with_both_killed_nothing_gets_through_and_both_come_back_to_the_same_names() {
+    let mut site = Site::new();
+    settled(&mut site);
+    let name = address(&site);
+    site.kill_agent();
+    site.kill_gateway();
+    std::thread::sleep(Duration::from_millis(300));
+    let passed = count(&site, "200");
+    more(&site, "000");
+    assert_eq!(count(&site, "200"), passed, "a call got through with agent and gateway dead");
+    site.start_agent();
+    more(&site, "200");
+    assert_eq!(address(&site), name, "the name means another address now");
+    site.strait(&["kill", "--all"]);
+    site.until("the run has ended", |site| !site.strait(&["ps"]).contains("curl"));
+    std::thread::sleep(Duration::from_millis(500));
+    site.assert_records_whole();
+}
+
+/// The address that the origin's name had at the last answered call.
+fn address(site: &Site) -> String {
+    let lines = site.lines("out");
+    let last = lines.iter().rfind(|line| line.contains(" 200 ")).expect("no call was answered");
+    last.rsplit(' ').next().unwrap_or_default().to_owned()
+}
