@@ -139,9 +139,9 @@ pub fn veth(ctx: &TcContext) -> i32 {
         None => return refuse(veth.run, None, Reason::Namespace),
     }
     // One load is judged before the next. With both results judged together the compiler keeps the first one's
-    // error in the register that holds its bytes, and the verifier before Linux 6.5, which prunes states without
-    // comparing which scalars are equal ("bpf: Verify scalar ids mapping in regsafe()"), then takes the bytes for zero and hard-wires
-    // the comparison below: on 6.1 every packet was malformed.
+    // error in the register that holds its bytes. The verifier before Linux 6.5 prunes states without comparing
+    // which scalars are equal (mended by "bpf: Verify scalar ids mapping in regsafe()"), takes the bytes for
+    // zero and hard-wires the comparison below: on 6.1 every packet was malformed.
     let Ok(ether) = ctx.load::<[u8; 14]>(0) else {
         return refuse(veth.run, None, Reason::PacketMalformed);
     };
