@@ -138,7 +138,14 @@ pub fn veth(ctx: &TcContext) -> i32 {
         Some(_) => return refuse(veth.run, ctx.load::<Head>(14).ok().as_ref(), Reason::Killed),
         None => return refuse(veth.run, None, Reason::Namespace),
     }
-    let (Ok(ether), Ok(head)) = (ctx.load::<[u8; 14]>(0), ctx.load::<Head>(14)) else {
+    // One load is judged before the next. With both results judged together the compiler keeps the first one's
+    // error in the register that holds its bytes. The verifier before Linux 6.5 prunes states without comparing
+    // which scalars are equal (mended by "bpf: Verify scalar ids mapping in regsafe()"), takes the bytes for
+    // zero and hard-wires the comparison below: on 6.1 every packet was malformed.
+    let Ok(ether) = ctx.load::<[u8; 14]>(0) else {
+        return refuse(veth.run, None, Reason::PacketMalformed);
+    };
+    let Ok(head) = ctx.load::<Head>(14) else {
         return refuse(veth.run, None, Reason::PacketMalformed);
     };
     match inspect(veth, &ether, &head, vlan) {

@@ -5,13 +5,13 @@ use std::{
     io::Read,
     net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
     os::fd::AsFd,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
 use strait_agent::{
-    firewall::Firewall,
+    firewall::{Firewall, Notice, Witness},
     gate::{Admission, Gate, Quota},
     instance::Instance,
     netns, selftest,
@@ -29,6 +29,8 @@ struct Rig {
     gate: Arc<Gate>,
     run: RunId,
     netns: netns::RunNetns,
+    witness: Witness,
+    notices: Mutex<mpsc::Receiver<Notice>>,
     transparent: TcpListener,
     /// A listener where the packet filter lets nobody through.
     other: TcpListener,
@@ -60,6 +62,9 @@ pub(crate) fn check(filter: Option<&str>) -> Result<(u32, u32)> {
             Err(error) => {
                 failed = failed.saturating_add(1);
                 println!("vm: FAILED {name}: {error:#}");
+                for notice in rig.told() {
+                    println!("vm:   {notice:?}");
+                }
             }
         }
     }
@@ -94,14 +99,19 @@ impl Rig {
         let listen = |port| TcpListener::bind((instance.gateway(), port));
         let listeners = netns::within(&instance.strait_netns(), || (listen(TRANSPARENT_PORT), listen(22)))?;
         fs::write("/sys/fs/cgroup/cgroup.procs", "0")?;
-        Ok(Self {
-            transparent: listeners.0?,
-            other: listeners.1?,
-            gate: Arc::new(gate),
-            instance,
-            run,
-            netns,
-        })
+        let gate = Arc::new(gate);
+        let (reports, notices) = mpsc::channel(1024);
+        let (firewall, witness) = Firewall::open(Arc::clone(&gate), reports)?;
+        tokio::spawn(firewall.run());
+        let notices = Mutex::new(notices);
+        let (transparent, other) = (listeners.0?, listeners.1?);
+        Ok(Self { instance, gate, run, netns, witness, notices, transparent, other })
+    }
+
+    /// What the kernel programs have told since the last call.
+    fn told(&self) -> Vec<Notice> {
+        let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        std::iter::from_fn(|| notices.try_recv().ok()).collect()
     }
 
     fn place(&self) -> selftest::Place {
@@ -114,17 +124,8 @@ impl Rig {
 }
 
 fn canary(rig: &Rig) -> Result<()> {
-    let handle = tokio::runtime::Handle::current();
-    handle.block_on(async {
-        let (reports, mut read) = mpsc::channel(64);
-        let (firewall, witness) = Firewall::open(Arc::clone(&rig.gate), reports)?;
-        let reading = tokio::spawn(firewall.run());
-        let draining = tokio::spawn(async move { while read.recv().await.is_some() {} });
-        let proven = selftest::prove(&rig.gate, &witness, &rig.run, None).await;
-        reading.abort();
-        draining.abort();
-        Ok(proven?)
-    })
+    let proven = selftest::prove(&rig.gate, &rig.witness, &rig.run, None);
+    Ok(tokio::runtime::Handle::current().block_on(proven)?)
 }
 
 fn redirect(rig: &Rig) -> Result<()> {
