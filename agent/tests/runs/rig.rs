@@ -34,17 +34,17 @@ use tokio::{
 static NEXT: AtomicU8 = AtomicU8::new(0);
 
 /// An agent; removed with everything it made.
-pub struct Rig {
-    pub instance: Instance,
-    pub folder: tempfile::TempDir,
-    pub runs: Arc<Runs>,
-    pub reloads: std::sync::Mutex<mpsc::Receiver<Reload>>,
+pub(crate) struct Rig {
+    pub(crate) instance: Instance,
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) runs: Arc<Runs>,
+    pub(crate) reloads: std::sync::Mutex<mpsc::Receiver<Reload>>,
     config: PathBuf,
     runtime: Option<Runtime>,
 }
 
 impl Rig {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rt{}-{number}", std::process::id());
         let folder = tempfile::Builder::new().prefix(&name).tempdir_in("/var/tmp").unwrap();
@@ -81,7 +81,7 @@ impl Rig {
     }
 
     /// A fresh folder to work in, everybody's.
-    pub fn workspace(&self, name: &str) -> PathBuf {
+    pub(crate) fn workspace(&self, name: &str) -> PathBuf {
         // Its real name, which is the one it has inside.
         let path = self.folder.path().canonicalize().unwrap().join("work").join(name);
         fs::create_dir_all(&path).unwrap();
@@ -91,49 +91,49 @@ impl Rig {
     }
 
     /// The command line for this agent.
-    pub fn strait(&self) -> Command {
+    pub(crate) fn strait(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
         command.arg("--config").arg(&self.config).stdin(Stdio::null());
         command
     }
 
     /// `strait run` in a fresh workspace.
-    pub fn run(&self, argv: &[&str]) -> Command {
+    pub(crate) fn run(&self, argv: &[&str]) -> Command {
         let mut command = self.strait();
         command.arg("run").arg("--workspace").arg(self.workspace("w")).arg("--").args(argv);
         command
     }
 
     /// Its output, waited for.
-    pub fn output(&self, argv: &[&str]) -> Output {
+    pub(crate) fn output(&self, argv: &[&str]) -> Output {
         self.run(argv).output().unwrap()
     }
 
     /// A shell script's output and exit code.
-    pub fn shell(&self, script: &str) -> (String, i32) {
+    pub(crate) fn shell(&self, script: &str) -> (String, i32) {
         let output = self.output(&["sh", "-c", script]);
         let errors = String::from_utf8_lossy(&output.stderr);
         (String::from_utf8_lossy(&output.stdout).into_owned() + &errors, output.status.code().unwrap())
     }
 
     /// Everything on record, every run's lines after each other.
-    pub fn records(&self) -> String {
+    pub(crate) fn records(&self) -> String {
         let runs = fs::read_dir(self.instance.state_dir.join("runs")).into_iter().flatten().flatten();
         runs.filter_map(|run| fs::read_to_string(run.path().join("log.jsonl")).ok()).collect()
     }
 
-    pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.as_ref().unwrap().block_on(work)
     }
 
     /// Waits until a live run's name is known.
-    pub fn one_run(&self) -> String {
+    pub(crate) fn one_run(&self) -> String {
         eventually(|| self.runs.list().first().map(|run| run.id().to_string()))
     }
 }
 
 /// Tries for ten seconds.
-pub fn eventually<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     for _ in 0..1000 {
         if let Some(found) = attempt() {
             return found;
