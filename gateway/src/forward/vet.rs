@@ -5,7 +5,7 @@
 //! IPv4 address are refused whole, whatever they carry: nobody needs them, and translators differ (case 43).
 //!
 //! Architecture invariant: a [`Vetted`] is made only here and from the operator's `hosts`
-//! ([`Vetted::by_operator`]), and only a [`Vetted`] is dialled.
+//! (`Vetted::by_operator`), and only a [`Vetted`] is dialled.
 
 use std::{
     fmt, io,
