@@ -83,6 +83,11 @@ pub(crate) async fn send(
             let upstream_side = hyper::upgrade::on(&mut answer);
             upgrade::switch(context, sending.call, sending.guard, answer, client_side, upstream_side).await
         }
+        None if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            let reason = "the upstream switched to another protocol without being asked".to_owned();
+            let failure = Failure { code: Code::UpstreamProtocol, reason };
+            failed(sending.call.id, sending.guard, failure).await
+        }
         _ => stream_back(context, sending, answer).await,
     }
 }

@@ -73,7 +73,8 @@ fn static_helper(args: Args) -> Result<()> {
     exec::run(&mut cargo)
 }
 
-fn lay_out(args: Args) -> Result<()> {
+/// Puts what was built where an installation would have it.
+pub(crate) fn lay_out(args: Args) -> Result<()> {
     let target = workspace::target();
     let (lib, bin) = (workspace::lib(), workspace::bin());
     let built = target.join(args.folder());

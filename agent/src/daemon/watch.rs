@@ -20,6 +20,8 @@ const BATCH: usize = 64;
 const AGAIN: Duration = Duration::from_millis(200);
 /// How often the links of every run are looked at.
 const LOOK: Duration = Duration::from_secs(2);
+/// How long a run that seems to lack a link is given to turn out to be ending.
+const SETTLE: Duration = Duration::from_millis(200);
 /// How long a start waits for the first gateway.
 const FIRST_GATEWAY: Duration = Duration::from_secs(5);
 
@@ -100,6 +102,11 @@ pub(super) async fn enforce(runs: Arc<Runs>, gate: Arc<Gate>, log: Log) -> anyho
                 Ok(missing) => missing.join(", "),
                 Err(error) => error.to_string(),
             };
+            // Its links go first when a run ends: that is no loss.
+            tokio::time::sleep(SETTLE).await;
+            if run.exit().is_some() || gate.verify(run.id()).is_ok_and(|missing| missing.is_empty()) {
+                continue;
+            }
             let mended = match gate.reattach(run.id()) {
                 Ok(()) => "attached again".to_owned(),
                 Err(error) => error.to_string(),

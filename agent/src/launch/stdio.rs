@@ -6,7 +6,7 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs, major, minor};
 
 /// `null`, `zero`, `full`, `random`, `urandom` (Documentation/admin-guide/devices.txt).
 const DEVICES: [(u32, u32); 5] = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9)];
@@ -22,16 +22,42 @@ pub enum Fitness {
     Unfit,
 }
 
+/// File systems whose files are doors into the kernel (`linux/magic.h`): proc, sysfs, cgroup, cgroup2, bpf, nsfs,
+/// tracefs, debugfs, securityfs, configfs, efivarfs.
+const OF_KERNEL: [u64; 11] = [
+    0x9fa0,
+    0x6265_6572,
+    0x0027_e0eb,
+    0x6367_7270,
+    0xcafe_4a11,
+    0x6e73_6673,
+    0x7472_6163,
+    0x6462_6720,
+    0x7363_6673,
+    0x6265_6570,
+    0xde5e_81e4,
+];
+
+fn is_of_kernel(fd: impl AsFd) -> rustix::io::Result<bool> {
+    let magic = fstatfs(fd)?.f_type;
+    Ok(OF_KERNEL.iter().any(|known| i64::try_from(*known).is_ok_and(|known| known == i64::from(magic))))
+}
+
 /// Looks at a descriptor.
 ///
 /// # Errors
 /// If it isn't open.
 pub fn fitness(fd: impl AsFd) -> rustix::io::Result<Fitness> {
-    if fcntl_getfl(&fd)?.contains(OFlags::PATH) {
+    let flags = fcntl_getfl(&fd)?;
+    if flags.contains(OFlags::PATH) {
         return Ok(Fitness::Unfit);
     }
     let stat = fstat(&fd)?;
     Ok(match FileType::from_raw_mode(stat.st_mode) {
+        // A descriptor can be opened again by `/proc/self/fd` with more than it was given for: only one that may
+        // do everything already is handed over as it is.
+        FileType::RegularFile if is_of_kernel(&fd)? => Fitness::ByPipe,
+        FileType::RegularFile if !flags.contains(OFlags::RDWR) => Fitness::ByPipe,
         FileType::RegularFile | FileType::Fifo => Fitness::Fit,
         FileType::CharacterDevice if DEVICES.contains(&(major(stat.st_rdev), minor(stat.st_rdev))) => {
             Fitness::Fit
@@ -59,6 +85,9 @@ mod tests {
         let terminal = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR).unwrap();
         for by_pipe in [socket.as_fd(), terminal.as_fd()] {
             assert_eq!(fitness(by_pipe).unwrap(), Fitness::ByPipe);
+        }
+        for doors in ["/proc/self/mem", "/proc/self/ns/net", "/etc/passwd"] {
+            assert_eq!(fitness(File::open(doors).unwrap()).unwrap(), Fitness::ByPipe, "{doors}");
         }
         let folder = File::open("/").unwrap();
         let path = rustix::fs::open("/etc/passwd", OFlags::PATH, rustix::fs::Mode::empty()).unwrap();

@@ -5,6 +5,7 @@ use std::{
     fs, io,
     io::Write as _,
     num::NonZeroUsize,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     sync::{Arc, mpsc as std_mpsc},
     thread::{self, JoinHandle},
     time::Instant,
@@ -55,7 +56,10 @@ fn lock(options: &Options) -> Result<fs::File, LogError> {
     let path = options.state_dir.join("log.lock");
     let fault = |source| LogError::File { path: path.clone(), source };
     fs::create_dir_all(&options.state_dir).map_err(fault)?;
-    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(fault)?;
+    let mut open = fs::OpenOptions::new();
+    let file = open.write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(fault)?;
+    // Whoever may read it may lock it, and keep the agent from starting.
+    file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(fault)?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(LogError::Locked(options.state_dir.clone())),

@@ -151,6 +151,10 @@ pub enum MountRefused {
 /// Folders that are never mounted, nor anything in them: they are the kernel's, the system's or the run's own.
 const CLOSED: &[&str] = &["/proc", "/sys", "/dev", "/run", "/var/run", "/etc", "/boot", "/tools", "/beige"];
 
+/// Folders in which nothing is mounted writable: what is there is executed or trusted by the host.
+const EXECUTED: &[&str] =
+    &["/bin", "/lib", "/lib64", "/sbin", "/usr", "/var/lib/dpkg", "/var/log", "/var/spool"];
+
 /// Folders that are never mounted themselves, though folders in them may be.
 const BROAD: &[&str] = &[
     "/", "/bin", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/root", "/sbin", "/srv", "/tmp",
@@ -201,8 +205,11 @@ pub fn admit(offer: Offered, account: &Account, instance: &Instance) -> Result<A
         FileType::RegularFile if purpose != Purpose::Workspace => false,
         _ => return Err(MountRefused::Kind { path, purpose }),
     };
-    check(&path, purpose, account, instance)?;
     let access = if purpose == Purpose::Program { Access::ReadOnly } else { offer.access };
+    check(&path, purpose, account, instance)?;
+    if access == Access::ReadWrite {
+        check_writable(&path, purpose, instance)?;
+    }
     Ok(Admitted { source: offer.source, path, access, purpose, folder })
 }
 
@@ -225,6 +232,21 @@ fn check(path: &Path, purpose: Purpose, account: &Account, instance: &Instance) 
     let closed = CLOSED.iter().any(|closed| path.starts_with(closed));
     if closed || BROAD.iter().any(|broad| path == Path::new(broad)) {
         return Err(MountRefused::System { path: owned(), purpose });
+    }
+    Ok(())
+}
+
+/// What a run may not change though it may be shown: programs that the host or Strait itself executes.
+fn check_writable(path: &Path, purpose: Purpose, instance: &Instance) -> Result<(), MountRefused> {
+    let programs = [
+        Some(instance.lib_dir.clone()),
+        std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned())),
+    ];
+    if let Some(own) = programs.into_iter().flatten().find(|own| touches(path, own)) {
+        return Err(MountRefused::Own { path: path.to_owned(), own, purpose });
+    }
+    if EXECUTED.iter().any(|closed| path.starts_with(closed)) {
+        return Err(MountRefused::System { path: path.to_owned(), purpose });
     }
     Ok(())
 }

@@ -116,7 +116,29 @@ pub fn filter() -> Result<LinuxSeccomp, OciSpecError> {
         // The kernel reads 32 bits of the request: a filter on all 64 would let a high bit through.
         calls.push(refuse(&["ioctl"], EPERM, Some(masked(1, 0xffff_ffff, request)?))?);
     }
+    calls.extend(set_id_refused()?);
     LinuxSeccompBuilder::default().default_action(LinuxSeccompAction::ScmpActAllow).syscalls(calls).build()
+}
+
+/// Files that run as their owner or group: a run can make none, for a writable folder of it is the host's too, and
+/// there such a file would lend its owner's rights to whoever executes it. `openat2` passes its mode in memory;
+/// ENOSYS makes programs fall back to `openat`.
+fn set_id_refused() -> Result<Vec<LinuxSyscall>, OciSpecError> {
+    const CREATE: u64 = 0o100;
+    let mut calls = vec![refuse(&["openat2"], ENOSYS, None)?];
+    for bit in [0o4000, 0o2000] {
+        for (names, mode) in [
+            (["chmod", "fchmod", "creat", "mknod"].as_slice(), 1),
+            (["fchmodat", "fchmodat2", "mknodat"].as_slice(), 2),
+        ] {
+            calls.push(refuse(names, EPERM, Some(masked(mode, bit, bit)?))?);
+        }
+        for (name, flags, mode) in [("open", 1, 2), ("openat", 2, 3)] {
+            let both = vec![masked(flags, CREATE, CREATE)?, masked(mode, bit, bit)?];
+            calls.push(refuse_if(&[name], EPERM, both)?);
+        }
+    }
+    Ok(calls)
 }
 
 /// Conditions, one a rule, that together match every family outside [`FAMILIES`]. OCI runtimes join conditions on
@@ -153,14 +175,20 @@ fn refuse(
     errno: u32,
     argument: Option<LinuxSeccompArg>,
 ) -> Result<LinuxSyscall, OciSpecError> {
+    refuse_if(names, errno, argument.into_iter().collect())
+}
+
+/// Refuses calls whose arguments meet all conditions, which are on different arguments.
+fn refuse_if(
+    names: &[&str],
+    errno: u32,
+    conditions: Vec<LinuxSeccompArg>,
+) -> Result<LinuxSyscall, OciSpecError> {
     let builder = LinuxSyscallBuilder::default()
         .names(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
         .action(LinuxSeccompAction::ScmpActErrno)
         .errno_ret(errno);
-    match argument {
-        Some(argument) => builder.args(vec![argument]).build(),
-        None => builder.build(),
-    }
+    if conditions.is_empty() { builder.build() } else { builder.args(conditions).build() }
 }
 
 #[cfg(test)]

@@ -39,7 +39,6 @@ pub const JAVA_INSIDE: &str = "/etc/ssl/certs/java/strait.jks";
 #[derive(Clone, Debug)]
 pub struct Trust {
     folder: PathBuf,
-    java: bool,
 }
 
 /// Why the trust files could not be made.
@@ -64,10 +63,11 @@ impl Trust {
             let fresh = base.join(".fresh");
             write(&fresh, root_pem, &bundle)?;
             fs::rename(&fresh, &folder).map_err(failed(&folder))?;
+            // Java's keytool takes seconds: no start waits for it. Runs started before it's done lack the store.
+            let certs = folder.join("certs");
+            std::thread::spawn(move || java_store(&certs, &certs.join("strait-root.pem")));
         }
-        let java =
-            folder.join("certs/java/strait.jks").exists() && folder.join("certs/java/cacerts").exists();
-        Ok(Self { folder, java })
+        Ok(Self { folder })
     }
 
     /// What to mount read-only into a run: host path, path inside.
@@ -97,7 +97,8 @@ impl Trust {
             BUNDLE_VARIABLES.iter().map(|name| (*name, BUNDLE_INSIDE.to_owned())).collect();
         // Node adds this file to its built-in roots, so it needs ours alone.
         variables.push(("NODE_EXTRA_CA_CERTS", ROOT_INSIDE.to_owned()));
-        if self.java {
+        // Made last, when the store is complete.
+        if self.folder.join("certs/java/cacerts").exists() {
             let options = format!(
                 "-Djavax.net.ssl.trustStore={JAVA_INSIDE} -Djavax.net.ssl.trustStorePassword={JAVA_PASSWORD}"
             );
@@ -133,7 +134,6 @@ fn write(folder: &Path, root_pem: &str, bundle: &str) -> Result<(), TrustError> 
     let _ = fs::remove_file(&joined);
     fs::write(&joined, bundle).map_err(failed(&joined))?;
     link_by_hash(&certs, &root);
-    java_store(&certs, &root);
     Ok(())
 }
 

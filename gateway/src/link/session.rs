@@ -70,6 +70,8 @@ struct Session {
     unsent: Vec<Vec<u8>>,
     /// Not before this instant: the log has just refused.
     again_at: Option<tokio::time::Instant>,
+    /// Whether every live run has been announced.
+    announced: bool,
     /// When runs count as over that this agent has not announced.
     forget_at: Option<tokio::time::Instant>,
 }
@@ -86,6 +88,7 @@ impl Link {
             to_compile: None,
             unsent: Vec::new(),
             again_at: None,
+            announced: false,
             forget_at: tokio::time::Instant::now().checked_add(ANNOUNCED_WITHIN),
         };
         self.hello(&mut session).await?;
@@ -132,9 +135,14 @@ impl Link {
         Ok(())
     }
 
-    /// All runs are known: the listeners are handed over.
-    async fn announced(&mut self) {
-        if let Some(handover) = self.held.take() {
+    /// Hands the listeners over once all runs are known and the policies that came with them are in force: until
+    /// then a call would be refused by an empty set, in the name of a digest that permits it.
+    async fn serve_when_ready(&mut self, session: &Session) {
+        let compiling = session.compiling.is_some() || session.to_compile.is_some();
+        if session.announced
+            && !compiling
+            && let Some(handover) = self.held.take()
+        {
             self.has_listeners = self.handover.send(handover).await.is_ok();
         }
     }
@@ -164,7 +172,10 @@ impl Link {
                 }
             }
             Some(question) = self.questions.0.recv(), if may_send => session.ask(question)?,
-            Some(compiled) = compiled(&mut session.compiling) => self.compiled(session, compiled)?,
+            Some(compiled) = compiled(&mut session.compiling) => {
+                self.compiled(session, compiled)?;
+                self.serve_when_ready(session).await;
+            }
             () = at(session.forget_at) => {
                 session.forget_at = None;
                 self.gateway.runs.forget_before(self.sessions);
@@ -208,7 +219,10 @@ impl Link {
                 let fd = fds.pop().ok_or(SessionError::OutOfOrder("a run came without its names"))?;
                 self.gateway.runs.started(info, fd, &self.limits(), self.sessions)?;
             }
-            ToGateway::Announced => self.announced().await,
+            ToGateway::Announced => {
+                session.announced = true;
+                self.serve_when_ready(session).await;
+            }
             ToGateway::RunEnded(id) => self.gateway.runs.ended(&id),
             ToGateway::Process { ticket, process } => {
                 if let Some(answer) = session.asked.remove(&ticket) {

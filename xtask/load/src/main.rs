@@ -41,7 +41,7 @@ enum Load {
         #[arg(long)]
         bytes: u64,
     },
-    /// The origin of bulk transfers: `BULK n` or `GET /n` is answered with n bytes.
+    /// The origin of bulk transfers: `bulk:n` or `GET /n` is answered with n bytes.
     Serve {
         /// `ADDRESS:PORT`.
         listen: String,
@@ -154,7 +154,7 @@ async fn bulk(to: To, wanted: u64) -> Result<()> {
     let target = Target::new(&to)?;
     let mut stream = target.dial().await?;
     let started = Instant::now();
-    http::send(&mut stream, format!("BULK {wanted}\n").as_bytes()).await?;
+    http::send(&mut stream, format!("bulk:{wanted}\n").as_bytes()).await?;
     let got = drop_bytes(&mut stream, wanted).await?;
     print(Sample { latencies_us: vec![micros(started)], bytes: got }, started.elapsed())
 }

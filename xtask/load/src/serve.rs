@@ -23,7 +23,7 @@ fn answer(mut stream: TcpStream) -> Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     while let Some(line) = lines.next() {
         let line = line?;
-        if let Some(length) = line.strip_prefix("BULK ") {
+        if let Some(length) = line.strip_prefix("bulk:") {
             zeros(&mut stream, length.parse()?)?;
         } else if let Some(path) = line.strip_prefix("GET /") {
             let length: u64 = path.split(' ').next().context("no path")?.parse()?;

@@ -47,9 +47,23 @@ pub(crate) fn for_upstream(headers: &mut HeaderMap) {
     headers.remove(HOST);
 }
 
-/// The protocol that a request asks to change to, if it does.
+/// The protocol that a request asks to change to: a WebSocket handshake (RFC 6455, section 4.1) or none. Any other
+/// would open a tunnel that nobody decides on, so its field stays on this connection like any hop-by-hop field and
+/// the request goes on as it is, which RFC 9110 (section 7.8) leaves to the server.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    lists(headers, &CONNECTION, "upgrade").then(|| headers.get(UPGRADE).cloned()).flatten()
+    let once = |name: &str| {
+        let mut values = headers.get_all(name).iter();
+        values.next().filter(|_| values.next().is_none())
+    };
+    let protocol = once("upgrade").filter(|protocol| is_websocket(protocol))?;
+    let handshake = once("sec-websocket-key").is_some_and(|key| key.len() == 24)
+        && once("sec-websocket-version").is_some_and(|version| version.as_bytes() == b"13");
+    (handshake && lists(headers, &CONNECTION, "upgrade")).then(|| protocol.clone())
+}
+
+/// Whether the value of an `Upgrade` field is `websocket` and nothing else.
+pub(crate) fn is_websocket(protocol: &HeaderValue) -> bool {
+    protocol.as_bytes().eq_ignore_ascii_case(b"websocket")
 }
 
 fn accepts_trailers(headers: &HeaderMap) -> bool {
@@ -100,6 +114,25 @@ mod tests {
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
         assert_eq!(upgrade(&headers), None);
         headers.insert(CONNECTION, HeaderValue::from_static("keep-alive, Upgrade"));
+        assert_eq!(upgrade(&headers), None, "no handshake");
+        headers.insert("sec-websocket-key", HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ=="));
+        headers.insert("sec-websocket-version", HeaderValue::from_static("13"));
         assert_eq!(upgrade(&headers), Some(HeaderValue::from_static("websocket")));
+    }
+
+    #[test]
+    fn no_other_protocol_opens_a_tunnel() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert("sec-websocket-key", HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ=="));
+        headers.insert("sec-websocket-version", HeaderValue::from_static("13"));
+        for other in ["h2c", "foo", "websocket, h2c", "TLS/1.0"] {
+            headers.insert(UPGRADE, HeaderValue::from_static(other));
+            assert_eq!(upgrade(&headers), None, "{other}");
+        }
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        assert!(upgrade(&headers).is_some());
+        headers.append(UPGRADE, HeaderValue::from_static("h2c"));
+        assert_eq!(upgrade(&headers), None, "two fields");
     }
 }

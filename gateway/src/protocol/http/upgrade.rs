@@ -33,8 +33,9 @@ pub(crate) async fn switch(
 ) -> Response<Body> {
     let (mut head, _) = answer.into_parts();
     let addr = head.extensions.get::<UpstreamAddr>().and_then(|addr| addr.0);
-    let Some(protocol) = head.headers.get(header::UPGRADE).cloned() else {
-        let reason = "the upstream switched to a protocol that it doesn't name".to_owned();
+    let Some(protocol) = head.headers.get(header::UPGRADE).filter(|it| headers::is_websocket(it)).cloned()
+    else {
+        let reason = "the upstream switched to a protocol that nobody asked for".to_owned();
         return forward::failed(call.id, guard, Failure { code: Code::UpstreamProtocol, reason }).await;
     };
     let rules = guard.rules();
