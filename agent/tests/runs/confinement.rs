@@ -198,3 +198,53 @@ fn a_script_of_the_workspace_may_change_the_workspace() {
     let output = command.current_dir(&workspace).args(["run", "--", "./script.sh"]).output().unwrap();
     assert_eq!(output.stdout, b"made\n", "{output:?}");
 }
+
+/// Makes a set-id file in each way that there is; prints the mode that came of it.
+const SET_ID: &str = r#"
+import os, stat
+def way(name, make):
+    path = "set-id-" + name
+    try:
+        make(path)
+    except OSError as error:
+        print(name, "errno", error.errno)
+        return
+    print(name, oct(stat.S_IMODE(os.stat(path).st_mode)))
+def touched(path):
+    open(path, "w").close()
+    return path
+way("chmod", lambda path: os.chmod(touched(path), 0o4755))
+way("fchmod", lambda path: os.fchmod(os.open(touched(path), os.O_RDWR), 0o2755))
+way("open", lambda path: os.open(path, os.O_CREAT | os.O_WRONLY, 0o4755))
+way("mknod", lambda path: os.mknod(path, stat.S_IFREG | 0o4755))
+way("plain", lambda path: os.chmod(touched(path), 0o755))
+"#;
+
+#[test]
+fn a_run_leaves_no_set_id_file_in_a_folder_of_the_host() {
+    let rig = Rig::new();
+    let control = tempfile::tempdir().unwrap();
+    let outside = Command::new("/usr/bin/python3").args(["-c", SET_ID]).current_dir(control.path()).output();
+    let outside = String::from_utf8_lossy(&outside.expect("python3: cargo xtask setup").stdout).into_owned();
+    for way in ["chmod 0o4755", "fchmod 0o2755", "open 0o4755", "mknod 0o4755"] {
+        assert!(outside.contains(way), "the control itself must work: {outside}");
+    }
+    let inside = rig.output(&["/usr/bin/python3", "-c", SET_ID]);
+    let inside = String::from_utf8_lossy(&inside.stdout).into_owned();
+    for way in ["chmod", "fchmod", "open", "mknod"] {
+        assert!(inside.contains(&format!("{way} errno 1\n")), "{way} must be EPERM: {inside}");
+    }
+    assert!(inside.contains("plain 0o755"), "{inside}");
+}
+
+#[test]
+fn a_file_given_to_read_can_not_be_written_by_opening_it_again() {
+    let rig = Rig::new();
+    let file = rig.workspace("elsewhere").join("given.txt");
+    std::fs::write(&file, "as it was\n").unwrap();
+    let script =
+        "cat; python3 -c 'open(\"/proc/self/fd/0\",\"w\").write(\"changed\")' ; echo >/proc/self/fd/0; true";
+    let output = rig.run(&["sh", "-c", script]).stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("as it was"), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "as it was\n");
+}

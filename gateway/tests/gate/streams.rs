@@ -134,6 +134,25 @@ async fn a_websocket_is_a_request_and_then_a_stream() {
     world.log.settled().await;
 }
 
+/// Positive control: the test above, whose handshake opens a stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_to_anything_else_opens_no_tunnel() {
+    for protocol in ["h2c", "foo", "websocket"] {
+        let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
+        let host = format!("ok.test:{}", origin.port());
+        let mut stream = world.connect("ok.test", origin.port()).await;
+        let request = format!(
+            "GET /plain HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade, close\r\nUpgrade: {protocol}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let got = head(&mut stream).await;
+        assert!(got.starts_with("HTTP/1.1 ") && !got.starts_with("HTTP/1.1 101"), "{protocol}: {got}");
+        assert!(!origin.only().headers.contains_key("upgrade"), "{protocol} went upstream");
+        drop(stream);
+        world.log.settled().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_a_run_ends_its_connections() {
     let (world, echo) = (World::with("").await, origin::echo().await);
