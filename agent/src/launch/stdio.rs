@@ -40,7 +40,7 @@ const OF_KERNEL: [u64; 11] = [
 
 fn is_of_kernel(fd: impl AsFd) -> rustix::io::Result<bool> {
     let magic = fstatfs(fd)?.f_type;
-    Ok(OF_KERNEL.iter().any(|known| i64::try_from(*known).is_ok_and(|known| known == i64::from(magic))))
+    Ok(OF_KERNEL.iter().any(|known| i64::try_from(*known).is_ok_and(|known| known == magic)))
 }
 
 /// Looks at a descriptor.
