@@ -114,9 +114,14 @@ fn outgoing(
     sent: &Arc<AtomicU64>,
 ) -> Result<Outgoing, Failure> {
     let (head, body) = request.into_parts();
+    let unsized_body = !body.is_end_stream() && body.size_hint().exact().is_none();
     let mut upload = Upload::new(body, Arc::clone(sent), context.idle_time());
     let mut fields = head.headers;
     headers::for_upstream(&mut fields);
+    if unsized_body && head.version == Version::HTTP_11 {
+        // Without it hyper sends a GET or DELETE without the body that it has.
+        fields.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
     if let Some(protocol) = protocol {
         fields.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         fields.insert(header::UPGRADE, protocol);

@@ -307,6 +307,22 @@ async fn the_gateway_says_what_it_is_and_serves_no_foreign_host() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_of_unknown_length_goes_on_whatever_the_method() {
+    let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
+    let host = format!("ok.test:{}", origin.port());
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    for method in ["GET", "DELETE", "POST"] {
+        let request = format!(
+            "{method} /b HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n"
+        );
+        assert_eq!(ask(&mut stream, &request).await.status, 200, "{method}");
+    }
+    let bodies: Vec<_> = origin.seen().iter().map(|seen| seen.body).collect();
+    assert_eq!(bodies, [5, 5, 5]);
+    world.log.check_pairs();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_of_every_shape_come_back_as_they_were() {
     let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
     let host = format!("ok.test:{}", origin.port());
