@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use strait_agent::{
     instance::Instance,
-    log::{self, Log, Options, RunMeta},
+    log::{self, Batch, Log, Options, RunMeta},
 };
 use strait_contract::{
     ids::RunId,
@@ -73,17 +73,10 @@ async fn main() -> anyhow::Result<()> {
     }
     let records: usize = batches.iter().map(Vec::len).sum();
     let (cpu, wall) = (cpu_us()?, Instant::now());
-    let mut pending = std::collections::VecDeque::new();
-    for batch in batches {
-        pending.push_back(log.submit(batch, false).await);
-        if pending.len() > 16
-            && let Some(first) = pending.pop_front()
-        {
-            first.outcome().await?;
+    for records in batches {
+        for outcome in log.append_now(vec![Batch { records, may_repeat: false }]) {
+            outcome?;
         }
-    }
-    for rest in pending {
-        rest.outcome().await?;
     }
     let wall = wall.elapsed();
     log.shutdown().await;

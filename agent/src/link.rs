@@ -6,7 +6,9 @@
 //!
 //! Architecture invariant: nothing the gateway sends chooses a path, a process to start or a kernel object.
 
+pub(crate) mod calls;
 mod memory;
+mod reader;
 mod session;
 mod socket;
 
@@ -19,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use strait_contract::{
     ids::RunId,
     message::{PolicyFile, Setup, ToGateway},
@@ -31,7 +34,8 @@ use tokio::{
     sync::{mpsc, oneshot, watch},
 };
 
-use crate::{activity::Processes, instance::Instance, listeners::Listeners, log::Log};
+use self::calls::Calls;
+use crate::{activity::Processes, instance::Instance, listeners::Listeners, log::Log, readiness};
 
 /// How long a gateway may take to compile policies.
 const COMPILE_WITHIN: Duration = Duration::from_secs(30);
@@ -76,6 +80,10 @@ struct State {
     outbox: Option<(u64, mpsc::UnboundedSender<Packet>)>,
     connections: u64,
     runs: BTreeMap<RunId, Announced>,
+    /// Calls under way of gateways that are not connected, by their process ids.
+    left: BTreeMap<u32, Calls>,
+    /// Calls that were under way when an earlier agent ended: of the gateway that outlived it, if one did.
+    found: Calls,
     policy: Option<Policy>,
     /// Sent but not yet compiled.
     candidate: Option<Candidate>,
@@ -274,6 +282,50 @@ impl Link {
         applied
     }
 
+    /// Takes note of calls that an earlier agent's log shows as begun and not ended.
+    pub(crate) fn found(&self, calls: Calls) {
+        self.state().found.add(calls);
+    }
+
+    /// The calls that a gateway which has come began earlier. One that is new has none: whatever an earlier agent
+    /// left open died with the gateway of that time.
+    async fn calls_of(&self, pid: u32, is_old: bool) -> Calls {
+        let (mut own, found) = {
+            let mut state = self.state();
+            (state.left.remove(&pid).unwrap_or_default(), std::mem::take(&mut state.found))
+        };
+        if is_old {
+            own.add(found);
+        } else {
+            self.end_calls(found).await;
+        }
+        own
+    }
+
+    /// Keeps the calls of a gateway that is gone from the link, and ends them when its process has ended.
+    fn left(&self, pid: u32, calls: Calls) {
+        if calls.is_empty() {
+            return;
+        }
+        self.state().left.entry(pid).or_default().add(calls);
+        let link = self.clone();
+        tokio::spawn(async move {
+            ended(pid).await;
+            let calls = link.state().left.remove(&pid).unwrap_or_default();
+            link.end_calls(calls).await;
+        });
+    }
+
+    /// Writes the last lines of calls whose gateway has died.
+    pub(crate) async fn end_calls(&self, calls: Calls) {
+        for record in calls.last_lines() {
+            // By itself, since one may belong to a run that has ended: then its chain is sealed.
+            if let Err(why) = self.0.parts.log.append(vec![record]).await {
+                tracing::warn!(%why, "the end of a call whose gateway died can't be put on record");
+            }
+        }
+    }
+
     /// Whether a gateway is connected.
     pub fn gateway_alive(&self) -> bool {
         self.0.gateway.borrow().is_some()
@@ -286,6 +338,15 @@ impl Link {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until a process has ended.
+async fn ended(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK)) else { return };
+    if let Ok(handle) = readiness::watch(handle) {
+        let _ = handle.readable().await;
     }
 }
 

@@ -1,9 +1,9 @@
 //! The log: one hash-chained file of JSON lines per run, and one for the host.
 //!
 //! Takes records from the gateway and the agent's own parts; gives an acknowledgement once every record of a
-//! batch is in its file, or refuses the whole batch. Two threads do the work: the writer owns the chains and
-//! appends each group with one `write` per run; the syncer makes them durable in groups at most
-//! [`Options::sync_every`] apart and writes the signed head.
+//! batch is in its file, or refuses the whole batch. The writer owns the chains and appends each group with one
+//! `write` per run, in the thread that brings the records; the syncer, a thread of its own, makes them durable in
+//! groups at most [`Options::sync_every`] apart and writes the signed head.
 //!
 //! A line is a JSON object whose last two members are `prev` and `hash`; `hash` is the SHA-256, in lower-case
 //! hex, over the line's bytes before `,"hash":"`. `prev` is the hash of the line before; the first line's is the
@@ -23,17 +23,18 @@ mod writer;
 use std::{
     io,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use strait_contract::{
     ids::{AgentName, RecordId, RunId},
-    record::{Body, Event, Record, Unrecorded},
+    record::{Body, Event, Kind, Record, Unrecorded},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
+use self::writer::Writer;
 use crate::instance::Instance;
 
 pub use chain::chain_start;
@@ -116,25 +117,31 @@ pub struct RunMeta {
 }
 
 /// A handle on the log; clones share it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Log {
-    commands: mpsc::Sender<Command>,
+    shared: Arc<Shared>,
     closing: Duration,
-    threads: Arc<Threads>,
 }
 
-#[derive(Debug)]
-struct Threads(std::sync::Mutex<Vec<JoinHandle<()>>>);
+struct Shared {
+    /// `None` once the log has stopped.
+    writer: Mutex<Option<Writer>>,
+    syncer: Mutex<Option<JoinHandle<()>>>,
+}
 
-/// What the writer thread is asked to do.
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").finish_non_exhaustive()
+    }
+}
+
+/// Records that are written together or not at all.
 #[derive(Debug)]
-enum Command {
-    Append(Append),
-    Open { meta: RunMeta, reply: oneshot::Sender<Result<Opened, LogError>> },
-    Closing(RunId),
-    Close { id: RunId, reply: oneshot::Sender<Result<(), Unrecorded>> },
-    Policy(String),
-    Stop,
+pub struct Batch {
+    /// The records, in their order.
+    pub records: Vec<Record>,
+    /// Whether some may have been written lately under the same id and phase: those are left out.
+    pub may_repeat: bool,
 }
 
 /// A batch of records and where to say what became of it.
@@ -149,45 +156,44 @@ struct Append {
 }
 
 /// What was found when a run's chain was opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// Lines that were there already.
     pub lines: u64,
     /// Bytes of a half-written last line that were cut.
     pub cut: u64,
-}
-
-/// A batch handed to the log whose outcome is still to come.
-#[derive(Debug)]
-pub struct Pending(oneshot::Receiver<Result<(), Unrecorded>>);
-
-impl Pending {
-    /// Waits for the outcome.
-    ///
-    /// # Errors
-    /// As [`Log::append`].
-    pub async fn outcome(self) -> Result<(), Unrecorded> {
-        self.0.await.unwrap_or(Err(Unrecorded::Log))
-    }
+    /// Calls among the last few thousand lines that have a `decided` line and no `done` line.
+    pub open: Vec<(RecordId, Kind)>,
 }
 
 impl Log {
     /// Opens the log: makes folders and the host's key where missing, recovers the host's chain and starts the
-    /// threads.
+    /// syncer.
     ///
     /// # Errors
     /// See [`LogError`]; nothing is running then.
     pub fn open(options: Options) -> Result<Self, LogError> {
         let closing = options.closing;
-        let (commands, queue) = mpsc::channel(4096);
-        let handles = writer::start(options, queue)?;
-        Ok(Self { commands, closing, threads: Arc::new(Threads(std::sync::Mutex::new(handles))) })
+        let (writer, syncer) = writer::start(options)?;
+        let shared = Shared { writer: Mutex::new(Some(writer)), syncer: Mutex::new(Some(syncer)) };
+        Ok(Self { shared: Arc::new(shared), closing })
     }
 
-    /// Hands a batch to the writer, in the order of calls; waits only for room in the queue.
-    /// With `may_repeat`, records that were written lately under the same id and phase are left out.
-    pub async fn submit(&self, records: Vec<Record>, may_repeat: bool) -> Pending {
-        self.send(records, false, may_repeat).await
+    /// Writes several batches as one group, in this thread, which may wait for the disk. Gives each one's outcome,
+    /// in their order, as [`Log::append`] would.
+    pub fn append_now(&self, batches: Vec<Batch>) -> Vec<Result<(), Unrecorded>> {
+        let mut answers = Vec::with_capacity(batches.len());
+        let group = batches.into_iter().map(|Batch { records, may_repeat }| {
+            let (reply, answer) = oneshot::channel();
+            answers.push(answer);
+            Append { records, synced: false, may_repeat, reply }
+        });
+        let group = group.collect();
+        if let Some(writer) = self.shared.lock().as_mut() {
+            writer.group(group);
+        }
+        // A log that has stopped drops `reply`.
+        answers.into_iter().map(|mut answer| answer.try_recv().unwrap_or(Err(Unrecorded::Log))).collect()
     }
 
     /// Writes a batch: returns when every record is in its file, where it survives a crash of the agent.
@@ -197,7 +203,7 @@ impl Log {
     /// names a run that isn't open, [`Unrecorded::Malformed`] if one breaks a bound, [`Unrecorded::Quota`] if a
     /// run writes too fast.
     pub async fn append(&self, records: Vec<Record>) -> Result<(), Unrecorded> {
-        self.send(records, false, false).await.outcome().await
+        self.send(records, false).await
     }
 
     /// As [`Log::append`], and waits until the records survive a power cut.
@@ -205,7 +211,7 @@ impl Log {
     /// # Errors
     /// As [`Log::append`]. [`Unrecorded::Log`] may then also mean that they were written but not synced.
     pub async fn append_synced(&self, records: Vec<Record>) -> Result<(), Unrecorded> {
-        self.send(records, true, false).await.outcome().await
+        self.send(records, true).await
     }
 
     /// Writes one event, synced. `run` is `None` for the host's chain.
@@ -221,11 +227,19 @@ impl Log {
         self.append_synced(vec![event(run, name, facts)]).await
     }
 
-    async fn send(&self, records: Vec<Record>, synced: bool, may_repeat: bool) -> Pending {
+    async fn send(&self, records: Vec<Record>, synced: bool) -> Result<(), Unrecorded> {
         let (reply, answer) = oneshot::channel();
-        // A closed queue drops `reply`, which reads as `Unrecorded::Log`.
-        let _ = self.commands.send(Command::Append(Append { records, synced, may_repeat, reply })).await;
-        Pending(answer)
+        let append = Append { records, synced, may_repeat: false, reply };
+        self.with(move |writer| writer.group(vec![append])).await;
+        // A log that has stopped drops `reply`.
+        answer.await.unwrap_or(Err(Unrecorded::Log))
+    }
+
+    /// Does something with the writer where waiting for the disk keeps no other task waiting. `None` if the log
+    /// has stopped.
+    async fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Writer) -> T + Send + 'static) -> Option<T> {
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_blocking(move || shared.lock().as_mut().map(work)).await.ok().flatten()
     }
 
     /// Opens a run's chain, new or from an earlier life of the agent; records for it are taken from now on.
@@ -233,41 +247,44 @@ impl Log {
     /// # Errors
     /// The folder can't be made, or what is in it doesn't hold together.
     pub async fn open_run(&self, meta: RunMeta) -> Result<Opened, LogError> {
-        let (reply, answer) = oneshot::channel();
         let path = PathBuf::from(meta.id.as_str());
-        let _ = self.commands.send(Command::Open { meta, reply }).await;
-        answer
-            .await
-            .unwrap_or_else(|_| Err(LogError::File { path, source: io::ErrorKind::BrokenPipe.into() }))
+        let opened = self.with(|writer| writer.open(meta)).await;
+        opened.unwrap_or_else(|| Err(LogError::File { path, source: io::ErrorKind::BrokenPipe.into() }))
     }
 
     /// Closes a run's chain: for [`Options::closing`] its last `done` records are still taken, then the chain is
     /// synced and its head sealed. Returns when that is done.
     pub async fn close_run(&self, id: RunId) {
-        let _ = self.commands.send(Command::Closing(id.clone())).await;
+        let closing = id.clone();
+        self.with(|writer| writer.closing(closing)).await;
         tokio::time::sleep(self.closing).await;
         let (reply, answer) = oneshot::channel();
-        let _ = self.commands.send(Command::Close { id, reply }).await;
+        self.with(|writer| writer.close(id, reply)).await;
         let _ = answer.await;
     }
 
     /// The digest of the policies in force, written into every record from now on.
     pub async fn set_policy(&self, digest: String) {
-        let _ = self.commands.send(Command::Policy(digest)).await;
+        self.with(|writer| writer.set_policy(digest)).await;
     }
 
-    /// Stops the log after everything handed in so far is written and synced.
+    /// Stops the log; returns when everything written so far is durable.
     pub async fn shutdown(&self) {
-        let _ = self.commands.send(Command::Stop).await;
-        let threads = Arc::clone(&self.threads);
+        let shared = Arc::clone(&self.shared);
         let _ = tokio::task::spawn_blocking(move || {
-            let handles =
-                std::mem::take(&mut *threads.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
-            for handle in handles {
-                let _ = handle.join();
+            drop(shared.lock().take());
+            let syncer = shared.syncer.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(syncer) = syncer {
+                let _ = syncer.join();
             }
         })
         .await;
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<Writer>> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -182,8 +182,14 @@ async fn stream_back(context: &Context, sending: Sending, answer: Response<Incom
             Err(why) => serve::refused(crate::decide::unrecorded(call.id, why)),
         };
     }
-    let download = Download::new(body, ending, context.idle_time());
-    Response::from_parts(head, Body::Upstream(Box::new(download)))
+    let mut download = Download::new(body, ending, context.idle_time());
+    // A small answer comes whole with its head. Its record is then written before either is released, and both leave
+    // in one segment.
+    match download.at_once().await {
+        Ok(Some(whole)) => Response::from_parts(head, Body::full(whole)),
+        Ok(None) => Response::from_parts(head, Body::Upstream(Box::new(download))),
+        Err(why) => serve::refused(crate::decide::unrecorded(call.id, why)),
+    }
 }
 
 /// A permitted request that could not be answered.

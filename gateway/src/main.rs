@@ -1,4 +1,4 @@
-//! The gateway's process: a link to the agent, two workers, an orderly end.
+//! The gateway's process: a link to the agent, its workers, an orderly end.
 #![forbid(unsafe_code)]
 
 use std::{path::PathBuf, process::ExitCode, time::Instant};
@@ -38,8 +38,15 @@ fn run() -> anyhow::Result<()> {
     // said here, since execve(2) resets it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("forbidding memory dumps")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(workers()).enable_all().build()?;
     runtime.block_on(serve(path))
+}
+
+/// Half the cores: the agent and the programs of the runs need the others, and a call that moves between workers costs
+/// more in wake-ups than it gains.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
 }
 
 async fn serve(path: PathBuf) -> anyhow::Result<()> {

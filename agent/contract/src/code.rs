@@ -64,6 +64,8 @@ codes! {
     ClientTls = "CLIENT_TLS",
     /// The client went away before the answer was complete.
     ClientGone = "CLIENT_GONE",
+    /// The gateway ended before the call did: what had passed by then isn't known.
+    GatewayGone = "GATEWAY_GONE",
     /// A fault inside Strait.
     Internal = "INTERNAL",
     /// Kernel: the run may not reach this destination.
@@ -100,6 +102,7 @@ impl Code {
                 | Self::UpstreamTimeout
                 | Self::ClientTls
                 | Self::ClientGone
+                | Self::GatewayGone
                 | Self::Internal
         )
     }

@@ -1,7 +1,7 @@
 //! The link's transport: SEQPACKET on a Unix socket, one postcard message a packet, descriptors by SCM_RIGHTS.
 //!
-//! Non-blocking and without a runtime of its own: the caller waits for readiness and tries again on
-//! [`io::ErrorKind::WouldBlock`].
+//! Without a runtime of its own. But for [`receive_waiting`] nothing blocks: the caller waits for readiness and tries
+//! again on [`io::ErrorKind::WouldBlock`].
 
 use std::{
     io,
@@ -81,9 +81,28 @@ pub fn receive<T: DeserializeOwned>(
     socket: impl AsFd,
     buffer: &mut [u8],
 ) -> Result<(T, Vec<OwnedFd>), LinkError> {
+    receive_with(socket, buffer, RecvFlags::DONTWAIT)
+}
+
+/// As [`receive`], but waits for a packet if the socket is a blocking one.
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_waiting<T: DeserializeOwned>(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+) -> Result<(T, Vec<OwnedFd>), LinkError> {
+    receive_with(socket, buffer, RecvFlags::empty())
+}
+
+fn receive_with<T: DeserializeOwned>(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> Result<(T, Vec<OwnedFd>), LinkError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let got =
         recvmsg(socket, &mut [io::IoSliceMut::new(buffer)], &mut control, flags).map_err(io::Error::from)?;
     let mut fds = Vec::new();

@@ -1,16 +1,10 @@
 //! One gateway's connection, from hello to end.
 
-use std::{
-    collections::VecDeque,
-    os::fd::OwnedFd,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use strait_contract::{
     CONTRACT,
-    message::{MAX_BATCH, ToAgent, ToGateway},
-    record::{Body, Record, Source, Unrecorded},
+    message::{MAX_PACKET, ToAgent, ToGateway},
     seqpacket::LinkError,
 };
 use tokio::{
@@ -20,19 +14,16 @@ use tokio::{
 
 use super::{
     Link, Packet,
+    calls::Calls,
+    reader::{self, News, Over},
     socket::{self, Peer, Socket},
 };
-use crate::{
-    authority::INTERMEDIATE_DAYS,
-    log::{self, Pending},
-};
+use crate::{authority::INTERMEDIATE_DAYS, log};
 
 /// How long a connection may take to say hello, and a packet to be taken by the gateway.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Questions about processes that are looked into at once.
 const QUESTIONS: usize = 16;
-/// Records without a run that a gateway may write a second: lookups from addresses that are no run's.
-const HOST_RECORDS: u32 = 50;
 
 /// Takes connections for ever.
 pub(super) async fn accept(listener: AsyncFd<OwnedFd>, link: Link) {
@@ -75,13 +66,12 @@ enum Ended {
     Renewal,
     #[error("another gateway took over")]
     Replaced,
-    #[error("the gateway sent {0}, which it must not")]
-    Violation(&'static str),
+    #[error(transparent)]
+    Reader(#[from] Over),
 }
 
 async fn serve(socket: Socket, peer: Peer, link: Link) {
-    let mut buffer = Vec::new();
-    let (number, packets) = match greet(&socket, peer, &link, &mut buffer).await {
+    let Greeted { number, packets, calls } = match greet(&socket, peer, &link).await {
         Ok(greeted) => greeted,
         Err(error) => {
             tracing::error!(pid = peer.pid, %error, "a gateway could not be taken on");
@@ -89,14 +79,7 @@ async fn serve(socket: Socket, peer: Peer, link: Link) {
         }
     };
     tracing::info!(pid = peer.pid, "the gateway is connected");
-    let renewal = Duration::from_secs(u64::try_from(INTERMEDIATE_DAYS).unwrap_or(30) * 86_400 * 2 / 3);
-    let (answers, acks) = mpsc::channel(256);
-    let error = tokio::select! {
-        error = write(&socket, packets) => error,
-        error = read(&socket, &link, number, buffer, &answers) => error,
-        () = acknowledge(acks, &link, number) => Ended::Replaced,
-        () = tokio::time::sleep(renewal) => Ended::Renewal,
-    };
+    let (error, calls) = converse(&socket, &link, number, packets, calls).await;
     let current = {
         let mut state = link.state();
         let current = state.outbox.as_ref().is_some_and(|(known, _)| *known == number);
@@ -108,7 +91,8 @@ async fn serve(socket: Socket, peer: Peer, link: Link) {
         current
     };
     tracing::warn!(pid = peer.pid, %error, "the link to the gateway ended");
-    if let Ended::Violation(what) = &error {
+    link.left(peer.pid, calls);
+    if let Ended::Reader(Over::Violation(what)) = &error {
         let facts = [("what", (*what).to_owned())];
         let _ = link.0.parts.log.append(vec![log::event(None, "link.violation", &facts)]).await;
     }
@@ -118,15 +102,50 @@ async fn serve(socket: Socket, peer: Peer, link: Link) {
     }
 }
 
-/// Takes the hello and queues everything a gateway needs: setup, policies, runs.
-async fn greet(
+/// Talks with a gateway until one side has enough. Gives the calls that were under way then.
+async fn converse(
     socket: &Socket,
-    peer: Peer,
     link: &Link,
-    buffer: &mut Vec<u8>,
-) -> Result<(u64, mpsc::UnboundedReceiver<Packet>), Ended> {
-    let hello = tokio::time::timeout(PATIENCE, socket.receive(buffer)).await.map_err(|_| Ended::Silent)?;
-    let has_listeners = match hello?.0 {
+    number: u64,
+    packets: mpsc::UnboundedReceiver<Packet>,
+    calls: Calls,
+) -> (Ended, Calls) {
+    let (mut news, reader) = match reader::start(socket.clone(), link.0.parts.log.clone(), calls) {
+        Ok(started) => started,
+        Err(error) => return (LinkError::Io(error).into(), Calls::default()),
+    };
+    let renewal = Duration::from_secs(u64::try_from(INTERMEDIATE_DAYS).unwrap_or(30) * 86_400 * 2 / 3);
+    let mut calls = Calls::default();
+    let error = tokio::select! {
+        error = write(socket, packets) => error,
+        error = listen(&mut news, link, number, &mut calls) => error,
+        () = tokio::time::sleep(renewal) => Ended::Renewal,
+    };
+    // What the gateway sent before this is read and written yet.
+    socket.end();
+    while let Some(told) = news.recv().await {
+        if let News::Over(_, left) = told {
+            calls.add(left);
+        }
+    }
+    let _ = tokio::task::spawn_blocking(move || reader.join()).await;
+    (error, calls)
+}
+
+/// A gateway that was taken on.
+struct Greeted {
+    number: u64,
+    packets: mpsc::UnboundedReceiver<Packet>,
+    /// Calls that it began over an earlier connection.
+    calls: Calls,
+}
+
+/// Takes the hello and queues everything a gateway needs: setup, policies, runs.
+async fn greet(socket: &Socket, peer: Peer, link: &Link) -> Result<Greeted, Ended> {
+    let waiting = socket.clone();
+    let hello = tokio::task::spawn_blocking(move || waiting.receive_within(&mut vec![0; MAX_PACKET], PATIENCE));
+    let hello = hello.await.map_err(|_| Ended::Silent)??;
+    let has_listeners = match hello.ok_or(Ended::Silent)?.0 {
         ToAgent::Hello { version, contract, has_listeners } => {
             if version != env!("CARGO_PKG_VERSION") || contract != CONTRACT {
                 return Err(Ended::Version { version, contract });
@@ -162,7 +181,8 @@ async fn greet(
         number
     };
     link.0.gateway.send_replace(Some(peer.pid));
-    Ok((number, packets))
+    let calls = link.calls_of(peer.pid, has_listeners).await;
+    Ok(Greeted { number, packets, calls })
 }
 
 /// Sends what is queued; ends when another link took over or the gateway stops reading.
@@ -177,46 +197,15 @@ async fn write(socket: &Socket, mut packets: mpsc::UnboundedReceiver<Packet>) ->
     Ended::Replaced
 }
 
-/// Reads until the link breaks or is broken for cause.
-async fn read(
-    socket: &Socket,
-    link: &Link,
-    number: u64,
-    mut buffer: Vec<u8>,
-    answers: &mpsc::Sender<(u64, Answer)>,
-) -> Ended {
+/// Takes what the reader tells, until the connection is over.
+async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls: &mut Calls) -> Ended {
     let questions = Arc::new(Semaphore::new(QUESTIONS));
-    let mut host_records = VecDeque::new();
-    // What was made before this link may have been written over the last one, whose answer got lost.
-    let begun_ms = log::now_ms();
-    loop {
-        let (message, fds) = match socket.receive(&mut buffer).await {
-            Ok(received) => received,
-            Err(error) => return error.into(),
-        };
-        if !fds.is_empty() {
-            return Ended::Violation("a descriptor");
-        }
-        match message {
-            ToAgent::Hello { .. } => return Ended::Violation("a second hello"),
-            ToAgent::Records { batch, records } => {
-                let answer = match check(&records, &mut host_records) {
-                    Ok(()) => {
-                        let may_repeat = records.iter().any(|record| record.ts_ms <= begun_ms);
-                        Answer::Pending(link.0.parts.log.submit(records, may_repeat).await)
-                    }
-                    Err(Refusal::Over(refused)) => Answer::Refused(refused),
-                    Err(Refusal::Violation(what)) => return Ended::Violation(what),
-                };
-                if answers.send((batch, answer)).await.is_err() {
-                    return Ended::Replaced;
-                }
-            }
-            ToAgent::PolicyCompiled { epoch, refused } => compiled(link, epoch, refused),
-            ToAgent::WhoIs { ticket, run, tgid } => {
+    while let Some(told) = news.recv().await {
+        match told {
+            News::Message(ToAgent::PolicyCompiled { epoch, refused }) => compiled(link, epoch, refused),
+            News::Message(ToAgent::WhoIs { ticket, run, tgid }) => {
                 let link = link.clone();
-                // With too many under way the rest wait here, and so do the gateway's records: its own doing.
-                let Ok(permit) = Arc::clone(&questions).acquire_owned().await else { return Ended::Replaced };
+                let Ok(permit) = Arc::clone(&questions).acquire_owned().await else { break };
                 tokio::task::spawn_blocking(move || {
                     let live = link.state().runs.contains_key(&run);
                     let process = live.then(|| link.0.parts.processes.whois(&run, tgid)).flatten();
@@ -224,56 +213,14 @@ async fn read(
                     drop(permit);
                 });
             }
-        }
-    }
-}
-
-/// What becomes of a batch.
-enum Answer {
-    Pending(Pending),
-    Refused(Unrecorded),
-}
-
-/// Why a batch isn't handed to the log.
-enum Refusal {
-    Over(Unrecorded),
-    Violation(&'static str),
-}
-
-/// Whether a batch is one that a gateway may write.
-fn check(records: &[Record], host_records: &mut VecDeque<Instant>) -> Result<(), Refusal> {
-    if records.len() > MAX_BATCH {
-        return Err(Refusal::Violation("an oversized batch"));
-    }
-    let now = Instant::now();
-    while host_records.front().is_some_and(|at| now.duration_since(*at) > Duration::from_secs(1)) {
-        host_records.pop_front();
-    }
-    for record in records {
-        match &record.body {
-            Body::Activity(activity) if activity.source == Source::Gateway => {}
-            Body::Activity(_) => return Err(Refusal::Violation("a kernel record")),
-            Body::Event(_) => return Err(Refusal::Violation("an event")),
-        }
-        if record.run.is_none() {
-            if host_records.len() >= usize::try_from(HOST_RECORDS).unwrap_or(0) {
-                return Err(Refusal::Over(Unrecorded::Quota));
+            News::Message(ToAgent::Hello { .. } | ToAgent::Records { .. }) => {}
+            News::Over(over, left) => {
+                calls.add(left);
+                return over.into();
             }
-            host_records.push_back(now);
         }
     }
-    Ok(())
-}
-
-/// Answers batches in their order, each when its outcome is known.
-async fn acknowledge(mut acks: mpsc::Receiver<(u64, Answer)>, link: &Link, number: u64) {
-    while let Some((batch, answer)) = acks.recv().await {
-        let outcome = match answer {
-            Answer::Pending(pending) => pending.outcome().await,
-            Answer::Refused(refused) => Err(refused),
-        };
-        reply(link, number, &ToGateway::Recorded { batch, refused: outcome.err() });
-    }
+    Ended::Replaced
 }
 
 /// Queues an answer for the link that asked, if it's still there.

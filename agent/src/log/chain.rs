@@ -1,7 +1,7 @@
 //! One chain on disk: its folder, its segments, where it ends, and how it is taken up again after a crash.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     fs, io,
     io::{BufRead as _, BufReader, Seek as _, SeekFrom},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, chown},
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use strait_contract::{
     ids::RecordId,
-    record::{Phase, Record},
+    record::{Kind, Phase, Record},
 };
 
 use super::{
@@ -81,6 +81,15 @@ pub(super) struct Mark {
     pending: usize,
 }
 
+/// What was found where a chain is taken up.
+#[derive(Debug)]
+pub(super) struct Taken {
+    /// Bytes of a half line that were cut.
+    pub cut: u64,
+    /// Calls among the last lines that have begun and not ended.
+    pub open: Vec<(RecordId, Kind)>,
+}
+
 impl Chain {
     pub(super) fn name(&self) -> &str {
         self.meta.as_ref().map_or(HOST, |meta| meta.id.as_str())
@@ -111,12 +120,12 @@ impl Chain {
         self.recent.iter().rev().any(|written| *written == (record.id, record.phase))
     }
 
-    /// Opens the chain in `folder`, new or from before. Returns it with the bytes of a half line that were cut.
+    /// Opens the chain in `folder`, new or from before.
     pub(super) fn open(
         options: &Options,
         meta: Option<RunMeta>,
         key: &VerifyingKey,
-    ) -> Result<(Self, u64), LogError> {
+    ) -> Result<(Self, Taken), LogError> {
         let run = meta.as_ref().map(|meta| meta.id.as_str());
         let folder = match run {
             Some(run) => options.state_dir.join("runs").join(run),
@@ -125,6 +134,7 @@ impl Chain {
         let fault = |source| LogError::File { path: folder.clone(), source };
         make_folder(options, &folder).map_err(fault)?;
         let found = recover(&folder, run, key)?;
+        let (recent, open) = recent(&folder).map_err(fault)?;
         let chain = Self {
             folder: folder.clone(),
             seq: found.seq,
@@ -137,11 +147,11 @@ impl Chain {
             fresh: true,
             missed: 0,
             rate: Rate::new(options.records_per_second),
-            recent: recent(&folder).map_err(fault)?,
+            recent,
             tail: Arc::new(Tail::new(folder, run.unwrap_or(HOST).to_owned(), options.group)),
             meta,
         };
-        Ok((chain, found.cut))
+        Ok((chain, Taken { cut: found.cut, open }))
     }
 
     /// Opens the current segment for appending.
@@ -170,30 +180,42 @@ impl Chain {
     }
 }
 
-/// The last records of a chain that is taken up again.
-fn recent(folder: &Path) -> io::Result<VecDeque<Written>> {
+/// The last records of a chain that is taken up again, with the calls among them that have begun and not ended.
+fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<(RecordId, Kind)>)> {
     #[derive(serde::Deserialize)]
     struct Line<'a> {
         id: RecordId,
         #[serde(borrow)]
         phase: Option<&'a str>,
+        #[serde(borrow)]
+        kind: Option<&'a str>,
     }
     let mut found = VecDeque::new();
+    let (mut ended, mut open) = (HashSet::new(), Vec::new());
     for path in segments(folder)?.iter().rev() {
         let mut lines = Backward::open(path)?;
         while found.len() < RECENT
             && let Some(line) = lines.next_line()?
         {
-            let Ok(Line { id, phase }) = serde_json::from_slice(&line) else { continue };
+            let Ok(Line { id, phase, kind }) = serde_json::from_slice(&line) else { continue };
             let phase = match phase {
                 Some("decided") => Some(Phase::Decided),
                 Some("done") => Some(Phase::Done),
                 _ => None,
             };
+            match phase {
+                Some(Phase::Done) => {
+                    ended.insert(id);
+                }
+                Some(Phase::Decided) if !ended.remove(&id) => {
+                    open.extend(kind.and_then(line::kind_named).map(|kind| (id, kind)));
+                }
+                _ => {}
+            }
             found.push_front((id, phase));
         }
     }
-    Ok(found)
+    Ok((found, open))
 }
 
 /// File name of sealed segment `number`, counting from 1.

@@ -413,15 +413,22 @@ impl<'a> ActivityLine<'a> {
     }
 }
 
+const KINDS: [(Kind, &str); 7] = [
+    (Kind::Connect, "connect"),
+    (Kind::Packet, "packet"),
+    (Kind::Socket, "socket"),
+    (Kind::Dns, "dns"),
+    (Kind::Request, "request"),
+    (Kind::Stream, "stream"),
+    (Kind::Lost, "lost"),
+];
+
 /// A kind as the log spells it.
 pub(super) fn kind(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Connect => "connect",
-        Kind::Packet => "packet",
-        Kind::Socket => "socket",
-        Kind::Dns => "dns",
-        Kind::Request => "request",
-        Kind::Stream => "stream",
-        Kind::Lost => "lost",
-    }
+    KINDS.iter().find(|(known, _)| *known == kind).map_or("", |(_, name)| name)
+}
+
+/// The kind that the log spells so.
+pub(super) fn kind_named(text: &str) -> Option<Kind> {
+    KINDS.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind)
 }

@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    num::NonZeroU64,
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, chown},
     path::{Path, PathBuf},
     sync::{
@@ -12,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::fs::{Advice, fadvise};
 use strait_contract::record::Unrecorded;
 use tokio::sync::oneshot;
 
@@ -201,6 +203,7 @@ impl Tail {
     ) -> io::Result<fs::File> {
         for file in files {
             file.sync_data()?;
+            forget_pages(file, reached.bytes);
         }
         if let Some(file) = files.last() {
             let found = file.metadata()?;
@@ -231,6 +234,16 @@ impl Tail {
             chown(&path, None, self.group)?;
         }
         Ok((file, made))
+    }
+}
+
+/// Lets the page cache go of what is durable: nobody reads most of a log soon, and on a virtual machine a page used
+/// again is much cheaper than a new one. The page that the next line goes to stays, since it would be read back.
+fn forget_pages(file: &fs::File, written: u64) {
+    const PAGE: u64 = 4096;
+    let whole = NonZeroU64::new(written / PAGE * PAGE);
+    if let Some(whole) = whole {
+        let _ = fadvise(file, 0, Some(whole), Advice::DontNeed);
     }
 }
 

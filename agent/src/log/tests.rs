@@ -235,7 +235,8 @@ async fn segments_continue_the_chain_and_few_files_stay_open() {
     log.shutdown().await;
     // A new agent takes the chains up where they are.
     let log = Log::open(Options { segment_bytes: 4096, ..options(dir.path()) }).unwrap();
-    assert_eq!(log.open_run(meta("r0")).await.unwrap(), Opened { lines: 41, cut: 0 });
+    let opened = log.open_run(meta("r0")).await.unwrap();
+    assert_eq!((opened.lines, opened.cut), (41, 0));
     log.append_synced(vec![request("r0", "https://a.test/")]).await.unwrap();
     assert!(matches!(verify(dir.path(), Some("r0")).unwrap(), Verdict::Intact { lines: 42, .. }));
     log.shutdown().await;
@@ -307,6 +308,30 @@ async fn folders_and_files_are_for_root_and_auditors_alone() {
     assert_eq!(mode("keys/log.key"), 0o600);
 }
 
+fn again(log: &Log, records: Vec<Record>) {
+    let outcomes = log.append_now(vec![Batch { records, may_repeat: true }]);
+    assert_eq!(outcomes, [Ok(())]);
+}
+
+/// By the agent that comes next, which may have to end what nobody is left to end.
+#[tokio::test]
+async fn calls_that_have_begun_and_not_ended_are_found_when_a_chain_is_taken_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(options(dir.path())).unwrap();
+    log.open_run(meta("r")).await.unwrap();
+    let [open, ended] = ["https://a.test/1", "https://a.test/2"].map(|url| request("r", url));
+    let done = Record { phase: Some(Phase::Done), ..ended.clone() };
+    log.append(vec![open.clone(), ended, done]).await.unwrap();
+    log.shutdown().await;
+    let log = Log::open(options(dir.path())).unwrap();
+    assert_eq!(log.open_run(meta("r")).await.unwrap().open, [(open.id, Kind::Request)]);
+    log.append(vec![Record { phase: Some(Phase::Done), ..open }]).await.unwrap();
+    log.shutdown().await;
+    let log = Log::open(options(dir.path())).unwrap();
+    assert_eq!(log.open_run(meta("r")).await.unwrap().open, [], "positive control");
+    log.shutdown().await;
+}
+
 /// What a gateway sends again after its link broke is written once, by the same agent and by the next one.
 #[tokio::test]
 async fn a_record_that_is_sent_again_is_not_written_twice() {
@@ -318,9 +343,9 @@ async fn a_record_that_is_sent_again_is_not_written_twice() {
         log.open_run(meta("r")).await.unwrap();
         for _ in 0..2 {
             let batch = vec![decided.clone(), done.clone()];
-            log.submit(batch, true).await.outcome().await.unwrap();
+            again(&log, batch);
         }
-        log.submit(vec![request("r", "https://a.test/2")], true).await.outcome().await.unwrap();
+        again(&log, vec![request("r", "https://a.test/2")]);
         assert_eq!(lines(dir.path(), "r").len(), expect, "round {round}");
         log.shutdown().await;
     }

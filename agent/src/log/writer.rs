@@ -1,4 +1,5 @@
-//! The writer thread: owns every chain, appends each group of batches with one `write` per chain.
+//! The writer: owns every chain, appends each group of batches with one `write` per chain. Whoever has records to
+//! append does it in its own thread, one at a time: a thread of the writer's own would cost two wake-ups a record.
 
 use std::{
     collections::HashMap,
@@ -6,7 +7,7 @@ use std::{
     io::Write as _,
     num::NonZeroUsize,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
-    sync::{Arc, mpsc as std_mpsc},
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::Instant,
 };
@@ -16,39 +17,29 @@ use strait_contract::{
     ids::RunId,
     record::{Phase, Record, Unrecorded},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::{
-    Append, Command, LogError, Opened, Options, RunMeta,
-    chain::{Chain, Mark},
+    Append, LogError, Opened, Options, RunMeta,
+    chain::{Chain, Mark, Taken},
     event,
     key::HostKey,
     line::{self, Added, Clock},
     sync::{self, Reached, Waiter, Work},
 };
 
-/// Most records written as one group.
-const GROUP: usize = 2048;
-
-/// Opens the host's chain and starts both threads.
-pub(super) fn start(
-    options: Options,
-    queue: mpsc::Receiver<Command>,
-) -> Result<Vec<JoinHandle<()>>, LogError> {
+/// Opens the host's chain and starts the syncer, which ends once the writer is gone and everything is durable.
+pub(super) fn start(options: Options) -> Result<(Writer, JoinHandle<()>), LogError> {
     let lock = lock(&options)?;
     let key = Arc::new(HostKey::load_or_make(&options.state_dir)?);
-    let (work, to_sync) = std_mpsc::channel();
+    let (work, to_sync) = mpsc::channel();
     let every = options.sync_every;
-    let mut writer = Writer::new(options, Arc::clone(&key), work, lock)?;
-    let sync = thread::Builder::new()
+    let writer = Writer::new(options, Arc::clone(&key), work, lock)?;
+    let syncer = thread::Builder::new()
         .name("log-sync".into())
         .spawn(move || sync::run(&to_sync, every, &key))
         .map_err(LogError::Thread)?;
-    let write = thread::Builder::new()
-        .name("log-write".into())
-        .spawn(move || writer.run(queue))
-        .map_err(LogError::Thread)?;
-    Ok(vec![write, sync])
+    Ok((writer, syncer))
 }
 
 /// One writer per state folder, as long as the file is open.
@@ -67,10 +58,11 @@ fn lock(options: &Options) -> Result<fs::File, LogError> {
     }
 }
 
-struct Writer {
+/// Every chain, and how each is written.
+pub(super) struct Writer {
     options: Options,
     key: Arc<HostKey>,
-    work: std_mpsc::Sender<Work>,
+    work: mpsc::Sender<Work>,
     _lock: fs::File,
     /// By run; `None` is the host's chain and always there.
     chains: HashMap<Option<RunId>, Chain>,
@@ -94,11 +86,11 @@ impl Writer {
     fn new(
         options: Options,
         key: Arc<HostKey>,
-        work: std_mpsc::Sender<Work>,
+        work: mpsc::Sender<Work>,
         lock: fs::File,
     ) -> Result<Self, LogError> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let (host, cut) = Chain::open(&options, None, &key.public())?;
+        let (host, Taken { cut, .. }) = Chain::open(&options, None, &key.public())?;
         let files = NonZeroUsize::new(options.open_files).unwrap_or(NonZeroUsize::MIN);
         let mut writer = Self {
             options,
@@ -118,59 +110,27 @@ impl Writer {
         Ok(writer)
     }
 
-    fn run(&mut self, mut queue: mpsc::Receiver<Command>) {
-        let mut group: Vec<Append> = Vec::new();
-        while let Some(first) = queue.blocking_recv() {
-            let mut next = Some(first);
-            let mut records = 0;
-            while let Some(command) = next.take() {
-                match command {
-                    Command::Append(append) => {
-                        records += append.records.len();
-                        group.push(append);
-                    }
-                    Command::Stop => {
-                        self.group(std::mem::take(&mut group));
-                        return;
-                    }
-                    other => {
-                        // Appends handed in before it are written before it takes effect.
-                        self.group(std::mem::take(&mut group));
-                        self.command(other);
-                    }
-                }
-                if records < GROUP {
-                    next = queue.try_recv().ok();
-                }
-            }
-            self.group(std::mem::take(&mut group));
+    /// The digest of the policies in force, for every line from now on.
+    pub(super) fn set_policy(&mut self, digest: String) {
+        self.policy = Some(digest);
+    }
+
+    /// From now on the run's calls may end but none may begin.
+    pub(super) fn closing(&mut self, id: RunId) {
+        if let Some(chain) = self.chains.get_mut(&Some(id)) {
+            chain.closing = true;
         }
     }
 
-    fn command(&mut self, command: Command) {
-        match command {
-            Command::Open { meta, reply } => {
-                let _ = reply.send(self.open(meta));
-            }
-            Command::Closing(id) => {
-                if let Some(chain) = self.chains.get_mut(&Some(id)) {
-                    chain.closing = true;
-                }
-            }
-            Command::Close { id, reply } => self.close(id, reply),
-            Command::Policy(digest) => self.policy = Some(digest),
-            Command::Append(_) | Command::Stop => {}
-        }
-    }
-
-    fn open(&mut self, meta: RunMeta) -> Result<Opened, LogError> {
+    /// Opens a run's chain, new or from before.
+    pub(super) fn open(&mut self, meta: RunMeta) -> Result<Opened, LogError> {
         let name = Some(meta.id.clone());
         if let Some(chain) = self.chains.get_mut(&name) {
             chain.closing = false;
-            return Ok(Opened { lines: chain.seq, cut: 0 });
+            return Ok(Opened { lines: chain.seq, cut: 0, open: Vec::new() });
         }
-        let (chain, cut) = Chain::open(&self.options, Some(meta), &self.key.public())?;
-        let opened = Opened { lines: chain.seq, cut };
+        let (chain, Taken { cut, open }) = Chain::open(&self.options, Some(meta), &self.key.public())?;
+        let opened = Opened { lines: chain.seq, cut, open };
         let run = chain.name().to_owned();
         self.chains.insert(name.clone(), chain);
         self.note(event(None, "log.opened", &[("run", run), ("lines", opened.lines.to_string())]));
@@ -180,7 +140,8 @@ impl Writer {
         Ok(opened)
     }
 
-    fn close(&mut self, id: RunId, reply: oneshot::Sender<Result<(), Unrecorded>>) {
+    /// Seals a run's chain; `reply` hears of it once that is durable.
+    pub(super) fn close(&mut self, id: RunId, reply: oneshot::Sender<Result<(), Unrecorded>>) {
         let name = Some(id);
         self.files.pop(&name);
         if let Some(chain) = self.chains.remove(&name) {
@@ -206,7 +167,7 @@ impl Writer {
 
     /// Writes a group of batches. If that fails as a whole, each batch is tried by itself, so that one chain's
     /// trouble isn't another's.
-    fn group(&mut self, group: Vec<Append>) {
+    pub(super) fn group(&mut self, group: Vec<Append>) {
         if group.is_empty() {
             return;
         }

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     gate::{Admission, Quota},
+    link::calls::{Begun, Calls},
     log::RunMeta,
     netns,
 };
@@ -96,16 +97,20 @@ impl Runs {
         let runs = Arc::clone(self);
         let admitted = spawn_blocking(move || runs.parts.gate.admit(&admission)).await;
         admitted.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        self.open_chain(live).await?;
+        let calls = self.open_chain(live).await?;
+        self.parts.link.found(calls);
         let names = Folder::of(&self.parts.instance, live.id.as_str()).names();
         self.parts.link.run_started(info, &names).map_err(|error| error.to_string())?;
         self.register(live.clone()).map_err(|error| error.to_string())
     }
 
-    async fn open_chain(&self, live: &Live) -> Result<(), String> {
+    /// Takes a run's chain up again. Gives its calls that have begun and not ended.
+    async fn open_chain(&self, live: &Live) -> Result<Calls, String> {
         let agent = live.agent.parse().map_err(|error: strait_contract::ids::BadName| error.to_string())?;
         let meta = RunMeta { id: live.id.clone(), agent, version: live.version.clone() };
-        self.parts.log.open_run(meta).await.map(|_| ()).map_err(|error| error.to_string())
+        let opened = self.parts.log.open_run(meta).await.map_err(|error| error.to_string())?;
+        let begun = |kind| Begun { run: live.id.clone(), kind };
+        Ok(opened.open.into_iter().map(|(id, kind)| (id, begun(kind))).collect())
     }
 
     fn follow(self: &Arc<Self>, run: Arc<Run>, shim: Process) {
@@ -121,8 +126,9 @@ impl Runs {
 
     /// Records the end of a run that is over and removes what is left.
     async fn bury(self: &Arc<Self>, live: Live, reason: Option<Reason>) {
-        if let Err(why) = self.open_chain(&live).await {
-            tracing::error!(run = %live.id, why, "the log of a run that ended can't be opened");
+        match self.open_chain(&live).await {
+            Ok(calls) => self.parts.link.end_calls(calls).await,
+            Err(why) => tracing::error!(run = %live.id, why, "the log of a run that ended can't be opened"),
         }
         let exit = shim::read_exit(&Folder::of(&self.parts.instance, live.id.as_str()));
         let Ok(run) = self.register(live) else { return };

@@ -1,6 +1,10 @@
 //! Records in batches: what waits, what is under way, and what must be sent again.
 
-use std::{collections::VecDeque, mem};
+use std::{
+    collections::VecDeque,
+    mem,
+    time::{Duration, Instant},
+};
 
 use strait_contract::{
     message::{MAX_BATCH, ToAgent},
@@ -29,6 +33,7 @@ pub(super) struct Kept {
 struct Batch {
     number: u64,
     entries: Vec<Entry>,
+    sent: Instant,
 }
 
 /// A batch encoded and ready to be sent.
@@ -39,6 +44,11 @@ impl Kept {
     /// Whether something waits to be sent again.
     pub(super) fn has_more(&self) -> bool {
         !self.again.is_empty()
+    }
+
+    /// Whether the agent has left a batch unanswered for so long.
+    pub(super) fn waits_longer_than(&self, time: Duration) -> bool {
+        self.under_way.front().is_some_and(|oldest| oldest.sent.elapsed() > time)
     }
 
     /// Takes up to a batch of entries out of what waits to be sent again.
@@ -63,7 +73,7 @@ impl Kept {
             match packet {
                 Ok(packet) => {
                     self.next = self.next.wrapping_add(1);
-                    self.under_way.push_back(Batch { number, entries });
+                    self.under_way.push_back(Batch { number, entries, sent: Instant::now() });
                     return Ok(Some(Packet(packet)));
                 }
                 Err(LinkError::TooLarge) if entries.len() > 1 => {

@@ -25,6 +25,9 @@ use crate::{
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 /// How long an agent that has come takes to announce its runs.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(5);
+/// How long the agent may leave records or a hello unanswered. One that hangs is no better than none: calls are
+/// refused then rather than kept waiting.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Most packets that wait for room in the socket.
 const MAX_UNDER_WAY: usize = 64;
 
@@ -44,6 +47,9 @@ pub enum SessionError {
     /// The socket can't be used.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The agent doesn't answer.
+    #[error("the agent has not answered for {} s: it hangs, or its disk does", SILENCE.as_secs())]
+    Silent,
     /// The agent is of another version, or confused.
     #[error("the agent said something out of order: {0}")]
     OutOfOrder(&'static str),
@@ -74,6 +80,8 @@ struct Session {
     announced: bool,
     /// When runs count as over that this agent has not announced.
     forget_at: Option<tokio::time::Instant>,
+    /// When to look whether the agent still answers.
+    look: tokio::time::Interval,
 }
 
 impl Link {
@@ -90,6 +98,7 @@ impl Link {
             again_at: None,
             announced: false,
             forget_at: tokio::time::Instant::now().checked_add(ANNOUNCED_WITHIN),
+            look: tokio::time::interval(SILENCE / 5),
         };
         self.hello(&mut session).await?;
         self.sessions = self.sessions.saturating_add(1);
@@ -116,7 +125,9 @@ impl Link {
             has_listeners: self.has_listeners,
         };
         session.socket.send(&seqpacket::encode(&hello)?).await?;
-        let (message, fds) = session.socket.receive(&mut session.scratch).await?;
+        let answer = session.socket.receive(&mut session.scratch);
+        let (message, fds) =
+            tokio::time::timeout(SILENCE, answer).await.map_err(|_| SessionError::Silent)??;
         let ToGateway::Setup(setup) = message else {
             return Err(SessionError::OutOfOrder("the first message is not the setup"));
         };
@@ -158,9 +169,6 @@ impl Link {
             got = session.socket.receive(&mut session.scratch) => {
                 let (message, fds) = got?;
                 self.handle(session, message, fds).await?;
-                while let Some((message, fds)) = session.socket.try_receive(&mut session.scratch)? {
-                    self.handle(session, message, fds).await?;
-                }
             }
             () = tokio::time::sleep_until(again_at), if again => {
                 session.again_at = None;
@@ -170,11 +178,23 @@ impl Link {
                 if got == 0 {
                     return Err(SessionError::OutOfOrder("the recorder is gone"));
                 }
+                // Whatever else is ready to run may have a record too: one packet for all of them.
+                tokio::task::yield_now().await;
+                while entries.len() < MAX_BATCH
+                    && let Ok(entry) = self.queue.entries.try_recv()
+                {
+                    entries.push(entry);
+                }
             }
             Some(question) = self.questions.0.recv(), if may_send => session.ask(question)?,
             Some(compiled) = compiled(&mut session.compiling) => {
                 self.compiled(session, compiled)?;
                 self.serve_when_ready(session).await;
+            }
+            _ = session.look.tick() => {
+                if self.kept.waits_longer_than(SILENCE) {
+                    return Err(SessionError::Silent);
+                }
             }
             () = at(session.forget_at) => {
                 session.forget_at = None;

@@ -1,25 +1,21 @@
 //! The SEQPACKET socket under tokio.
 
-use std::{
-    io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixDatagram as StdDatagram,
-    },
-    path::Path,
-};
+use std::{io, os::fd::OwnedFd, path::Path, time::Duration};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use strait_contract::{
     message::{MAX_PACKET, ToGateway},
     seqpacket::{self, LinkError},
 };
-use tokio::{io::Interest, net::UnixDatagram};
+use tokio::io::{Interest, unix::AsyncFd};
 
-/// A connected link. tokio has no type for SEQPACKET; the one for datagrams does all that is asked of it here,
-/// which is to wait for readiness.
+/// Pause before a full socket is tried again.
+const ROOM: Duration = Duration::from_millis(1);
+
+/// A connected link. Only its readability is watched: watching for room to write, the kernel would wake this process
+/// for each packet that the agent takes.
 #[derive(Debug)]
-pub(super) struct Socket(UnixDatagram);
+pub(super) struct Socket(AsyncFd<OwnedFd>);
 
 /// Room for one packet.
 pub(super) fn scratch() -> Vec<u8> {
@@ -40,59 +36,41 @@ pub(super) fn dial(path: &Path) -> io::Result<Socket> {
 
 impl Socket {
     pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
-        let socket = StdDatagram::from(fd);
-        socket.set_nonblocking(true)?;
-        UnixDatagram::from_std(socket).map(Self)
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        #[expect(
+            deprecated,
+            reason = "unsound only for types that may close their descriptor early; an `OwnedFd` can't, and the \
+                      replacement is `unsafe` for every type"
+        )]
+        AsyncFd::with_interest(fd, Interest::READABLE).map(Self)
     }
 
-    /// The next message if one waits, without blocking.
-    pub(super) fn try_receive(&self, scratch: &mut [u8]) -> Result<Option<Received>, LinkError> {
-        ready(self.attempt(Interest::READABLE, || seqpacket::receive(self.0.as_fd(), scratch)))
+    fn try_receive(&self, scratch: &mut [u8]) -> Result<Option<Received>, LinkError> {
+        ready(seqpacket::receive(self.0.get_ref(), scratch))
     }
 
     /// The next message.
     pub(super) async fn receive(&self, scratch: &mut [u8]) -> Result<Received, LinkError> {
         loop {
-            self.0.readable().await?;
-            if let Some(got) = self.try_receive(scratch)? {
-                return Ok(got);
+            let mut readable = self.0.readable().await?;
+            match self.try_receive(scratch)? {
+                Some(got) => return Ok(got),
+                None => readable.clear_ready(),
             }
         }
     }
 
     /// Sends a packet if there is room; `false` if there is none.
     pub(super) fn try_send(&self, packet: &[u8]) -> Result<bool, LinkError> {
-        let sent = self.attempt(Interest::WRITABLE, || seqpacket::send(self.0.as_fd(), packet, &[]));
-        ready(sent).map(|sent| sent.is_some())
+        ready(seqpacket::send(self.0.get_ref(), packet, &[])).map(|sent| sent.is_some())
     }
 
     /// Sends a packet as soon as there is room.
     pub(super) async fn send(&self, packet: &[u8]) -> Result<(), LinkError> {
-        loop {
-            self.0.writable().await?;
-            if self.try_send(packet)? {
-                return Ok(());
-            }
+        while !self.try_send(packet)? {
+            tokio::time::sleep(ROOM).await;
         }
-    }
-
-    /// Tries an operation and lets tokio know if the socket wasn't ready for it.
-    fn attempt<T>(
-        &self,
-        interest: Interest,
-        operation: impl FnOnce() -> Result<T, LinkError>,
-    ) -> Result<T, LinkError> {
-        let mut failed = None;
-        let tried = self.0.try_io(interest, || {
-            operation().map_err(|error| match error {
-                LinkError::Io(error) => error,
-                other => {
-                    failed = Some(other);
-                    io::ErrorKind::Other.into()
-                }
-            })
-        });
-        tried.map_err(|error| failed.unwrap_or(LinkError::Io(error)))
+        Ok(())
     }
 }
 

@@ -92,8 +92,15 @@ impl Installation {
     /// # Errors
     /// If they can't be read.
     pub(crate) fn records(&self, run: &str) -> Result<String> {
-        let file = self.base.join("state/runs").join(run).join("log.jsonl");
-        fs::read_to_string(&file).with_context(|| format!("no records in `{}`", file.display()))
+        let folder = self.base.join("state/runs").join(run);
+        let current = folder.join("log.jsonl");
+        let sealed = (1..).map(|number| folder.join(format!("log.{number:06}.jsonl")));
+        let mut records = String::new();
+        for file in sealed.take_while(|file| file.exists()).chain([current]) {
+            let text = fs::read_to_string(&file);
+            records += &text.with_context(|| format!("no records in `{}`", file.display()))?;
+        }
+        Ok(records)
     }
 
     fn config(&self) -> PathBuf {

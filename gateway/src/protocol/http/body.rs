@@ -76,7 +76,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Own(bytes) => bytes.is_none(),
-            Self::Upstream(download) => matches!(download.state, State::Over),
+            Self::Upstream(download) => matches!(download.state, State::Over) && download.ahead.is_none(),
         }
     }
 
@@ -86,7 +86,7 @@ impl http_body::Body for Body {
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
             Self::Upstream(download) => match download.state {
-                State::Flowing => download.from.size_hint(),
+                State::Flowing => download.left(),
                 _ => SizeHint::default(),
             },
         }
@@ -274,6 +274,8 @@ pub struct Download {
     ending: Option<Ending>,
     state: State,
     idle: Idle,
+    /// What came before anybody asked for it.
+    ahead: Option<Result<Frame<Bytes>, Broken>>,
 }
 
 enum State {
@@ -290,10 +292,69 @@ impl std::fmt::Debug for Download {
 
 impl Download {
     pub(crate) fn new(from: Incoming, ending: Ending, idle: Duration) -> Self {
-        Self { from, received: 0, ending: Some(ending), state: State::Flowing, idle: Idle::new(idle) }
+        Self {
+            from,
+            received: 0,
+            ending: Some(ending),
+            state: State::Flowing,
+            idle: Idle::new(idle),
+            ahead: None,
+        }
+    }
+
+    /// What is still to be given.
+    fn left(&self) -> SizeHint {
+        let mut hint = self.from.size_hint();
+        if let Some(Ok(frame)) = &self.ahead {
+            let ahead = data_len(frame);
+            let lower = hint.lower().saturating_add(ahead);
+            // The upper bound first: it may not be below the lower one.
+            if let Some(upper) = hint.upper() {
+                hint.set_upper(upper.saturating_add(ahead));
+            }
+            hint.set_lower(lower);
+        }
+        hint
+    }
+
+    /// The whole body, with its end on record, if it is one frame that is here already. Else what has come so far
+    /// stays here.
+    ///
+    /// # Errors
+    /// [`Unrecorded`]: the answer must not be released.
+    pub(crate) async fn at_once(&mut self) -> Result<Option<Bytes>, Unrecorded> {
+        let mut first = std::pin::pin!(std::future::poll_fn(|cx| self.flow(cx)));
+        let first = std::future::poll_fn(|cx| Poll::Ready(first.as_mut().poll(cx))).await;
+        match first {
+            Poll::Ready(Ok(Some(frame))) => {
+                self.ahead = Some(Ok(frame));
+                Ok(None)
+            }
+            Poll::Ready(Err(broken)) => {
+                self.ahead = Some(Err(broken));
+                Ok(None)
+            }
+            Poll::Ready(Ok(None)) => self.whole().await,
+            Poll::Pending => Ok(None),
+        }
+    }
+
+    /// Waits for the record of a body whose last frame came first.
+    async fn whole(&mut self) -> Result<Option<Bytes>, Unrecorded> {
+        let State::Closing { last, done } = &mut self.state else { return Ok(None) };
+        if last.as_ref().is_some_and(Frame::is_trailers) {
+            return Ok(None);
+        }
+        done.as_mut().await?;
+        let last = last.take().and_then(|frame| frame.into_data().ok()).unwrap_or_default();
+        self.state = State::Over;
+        Ok(Some(last))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if let Some(ahead) = self.ahead.take() {
+            return Poll::Ready(Some(ahead));
+        }
         loop {
             match &mut self.state {
                 State::Over => return Poll::Ready(None),

@@ -1,0 +1,103 @@
+//! Calls that a gateway has begun and not yet ended, so that one that dies leaves no call without its `done` line.
+
+use std::collections::HashMap;
+
+use strait_contract::{
+    code::Code,
+    ids::{RecordId, RunId},
+    record::{Activity, Body, Decision, Destination, Kind, Phase, Record, Source},
+};
+
+use crate::log;
+
+/// Most calls that are kept in mind: more than a gateway can have under way.
+const MOST: usize = 1 << 18;
+
+/// A call as far as its `decided` line tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Begun {
+    pub(crate) run: RunId,
+    pub(crate) kind: Kind,
+}
+
+/// What one record does to the calls under way.
+#[derive(Debug)]
+pub(super) enum Step {
+    Begins(RecordId, Begun),
+    Ends(RecordId),
+}
+
+impl Step {
+    /// What `record` does once it is in the log.
+    pub(super) fn of(record: &Record) -> Option<Self> {
+        match (&record.body, record.phase) {
+            (_, Some(Phase::Done)) => Some(Self::Ends(record.id)),
+            (Body::Activity(activity), Some(Phase::Decided)) => {
+                let begun = Begun { run: record.run.clone()?, kind: activity.kind };
+                Some(Self::Begins(record.id, begun))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Calls under way, by the id of their lines.
+#[derive(Debug, Default)]
+pub(crate) struct Calls(HashMap<RecordId, Begun>);
+
+impl Calls {
+    pub(super) fn take(&mut self, step: Step) {
+        match step {
+            Step::Begins(id, begun) if self.0.len() < MOST => {
+                self.0.insert(id, begun);
+            }
+            Step::Begins(..) => {}
+            Step::Ends(id) => {
+                self.0.remove(&id);
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn add(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+
+    /// The `done` lines of calls that nobody is left to end.
+    pub(crate) fn last_lines(self) -> Vec<Record> {
+        self.0.into_iter().map(|(id, begun)| last_line(id, begun)).collect()
+    }
+}
+
+impl FromIterator<(RecordId, Begun)> for Calls {
+    fn from_iter<T: IntoIterator<Item = (RecordId, Begun)>>(calls: T) -> Self {
+        Self(calls.into_iter().collect())
+    }
+}
+
+/// Policy allowed the call, so the line allows; what it came to isn't known, and the line says so.
+fn last_line(id: RecordId, begun: Begun) -> Record {
+    let activity = Activity {
+        source: Source::Gateway,
+        kind: begun.kind,
+        decision: Decision::Allow,
+        code: Some(Code::GatewayGone),
+        reason: Some("the gateway ended before the call did: what had passed by then isn't known".to_owned()),
+        rules: Vec::new(),
+        dst: Destination::default(),
+        proto: String::new(),
+        via: String::new(),
+        request: None,
+        dns: None,
+        stream: None,
+        process: None,
+        cookie: None,
+        count: 1,
+        duration_us: None,
+    };
+    let record = log::record(Some(begun.run), Body::Activity(Box::new(activity)));
+    Record { id, phase: Some(Phase::Done), ..record }
+}
