@@ -19,8 +19,8 @@ use strait_abi::{
 use crate::{
     event::{Attempt, Caller, emit},
     flow::publish,
-    maps::{ORIG, STATE, VETH, gateway},
-    verdict::{TCP, UDP},
+    maps::{ORIG, VETH, gateway},
+    verdict::{TCP, UDP, Whose, state_of},
 };
 
 const PASS: i32 = 1;
@@ -85,28 +85,25 @@ fn head(ctx: &SkBuffContext) -> Option<Head> {
 fn drop_packet(ctx: &SkBuffContext, hook: Hook, head: Option<&Head>) -> i32 {
     // SAFETY: the context of a cgroup_skb program.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
+    let mut attempt = Attempt { cookie, ..Attempt::at(hook) };
     // SAFETY: a map value, read at once.
-    let (run, netns) = unsafe { ORIG.get(cookie) }.map_or((0, 0), |origin| (origin.run, origin.netns));
-    let mut attempt = Attempt {
-        hook,
-        run,
-        cookie,
-        netns,
-        daddr: [0; 16],
-        saddr: [0; 16],
-        dport: 0,
-        sport: 0,
-        family: 0,
-        kind: 0,
-        proto: 0,
-    };
+    if let Some(origin) = unsafe { ORIG.get(cookie) } {
+        attempt.whose = Whose { run: origin.run, slot: origin.slot };
+        attempt.netns = origin.netns;
+    }
+    tell(attempt, head, Reason::PacketDestination);
+    DROP
+}
+
+/// Adds what the header says and tells the agent.
+#[inline(always)]
+fn tell(mut attempt: Attempt, head: Option<&Head>, reason: Reason) {
     if let Some(head) = head
         && head[0] >> 4 == 4
     {
         describe(&mut attempt, head);
     }
-    emit(&attempt, &Caller::UNKNOWN, Verdict::Deny, Reason::PacketDestination);
-    DROP
+    emit(&attempt, Caller::Unknown, Verdict::Deny, reason);
 }
 
 #[inline(always)]
@@ -124,34 +121,43 @@ fn describe(attempt: &mut Attempt, head: &Head) {
 /// clsact ingress on the `strait` end of a veth: exact allow-list.
 #[inline(always)]
 pub fn veth(ctx: &TcContext) -> i32 {
+    let (whose, head, reason) = match admit(ctx) {
+        Ok(()) => return TC_PASS,
+        Err(refused) => refused,
+    };
+    tell(Attempt { whose, ..Attempt::at(Hook::Packet) }, head.as_ref(), reason);
+    TC_DROP
+}
+
+type Refused = (Whose, Option<Head>, Reason);
+
+#[inline(always)]
+fn admit(ctx: &TcContext) -> Result<(), Refused> {
     let skb: *mut __sk_buff = ctx.as_ptr().cast();
     // SAFETY: the context of a tc program.
     let (ifindex, vlan) = unsafe { ((*skb).ifindex, (*skb).vlan_present) };
     // INVARIANT: no map entry means drop.
     // SAFETY: written whole by the agent.
     let Some(veth) = (unsafe { VETH.get(ifindex) }) else {
-        return refuse(0, None, Reason::Namespace);
+        return Err((Whose::NOBODY, None, Reason::Namespace));
     };
-    // SAFETY: as above.
-    match unsafe { STATE.get(veth.run) } {
+    let whose = Whose { run: veth.run, slot: veth.slot };
+    match state_of(whose) {
         Some(state) if state.flags & KILLED == 0 => {}
-        Some(_) => return refuse(veth.run, ctx.load::<Head>(14).ok().as_ref(), Reason::Killed),
-        None => return refuse(veth.run, None, Reason::Namespace),
+        Some(_) => return Err((whose, ctx.load::<Head>(14).ok(), Reason::Killed)),
+        None => return Err((Whose::NOBODY, None, Reason::Namespace)),
     }
     // One load is judged before the next. With both results judged together the compiler keeps the first one's
     // error in the register that holds its bytes. The verifier before Linux 6.5 prunes states without comparing
     // which scalars are equal (mended by "bpf: Verify scalar ids mapping in regsafe()"), takes the bytes for
     // zero and hard-wires the comparison below: on 6.1 every packet was malformed.
     let Ok(ether) = ctx.load::<[u8; 14]>(0) else {
-        return refuse(veth.run, None, Reason::PacketMalformed);
+        return Err((whose, None, Reason::PacketMalformed));
     };
     let Ok(head) = ctx.load::<Head>(14) else {
-        return refuse(veth.run, None, Reason::PacketMalformed);
+        return Err((whose, None, Reason::PacketMalformed));
     };
-    match inspect(veth, &ether, &head, vlan) {
-        Ok(()) => TC_PASS,
-        Err(reason) => refuse(veth.run, Some(&head), reason),
-    }
+    inspect(veth, &ether, &head, vlan).map_err(|reason| (whose, Some(head), reason))
 }
 
 #[inline(always)]
@@ -178,30 +184,6 @@ fn inspect(veth: &Veth, ether: &[u8; 14], head: &Head, vlan: u32) -> Result<(), 
         return Err(Reason::PacketDestination);
     }
     Ok(())
-}
-
-#[inline(always)]
-fn refuse(run: u64, head: Option<&Head>, reason: Reason) -> i32 {
-    let mut attempt = Attempt {
-        hook: Hook::Packet,
-        run,
-        cookie: 0,
-        netns: 0,
-        daddr: [0; 16],
-        saddr: [0; 16],
-        dport: 0,
-        sport: 0,
-        family: 0,
-        kind: 0,
-        proto: 0,
-    };
-    if let Some(head) = head
-        && head[0] >> 4 == 4
-    {
-        describe(&mut attempt, head);
-    }
-    emit(&attempt, &Caller::UNKNOWN, Verdict::Deny, reason);
-    TC_DROP
 }
 
 #[inline(always)]

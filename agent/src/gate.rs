@@ -22,7 +22,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use strait_abi::map::{Account, FlowKey, KILLED, OPAQUE, State};
+use strait_abi::map::{Account, FlowKey, KILLED, MAX_RUNS, OPAQUE, RANGED, State};
 use strait_contract::{ids::RunId, run::Range};
 
 use self::{
@@ -81,6 +81,9 @@ pub enum GateError {
     /// No gate is loaded, or one of another object.
     #[error("no gate of this version is loaded under `{path}`; start the agent")]
     NotLoaded { path: PathBuf },
+    /// Every place in the tables is taken.
+    #[error("{MAX_RUNS} runs are at the gate, which is all it holds; end some")]
+    Full,
     /// The run isn't known here.
     #[error("run `{0}` isn't admitted at the gate")]
     Unknown(RunId),
@@ -171,8 +174,7 @@ impl Gate {
         let (programs, origin) = object::ensure(instance)?;
         let mut tables = Tables::open(instance)?;
         // Run 0 keeps the account of what no run can be blamed for.
-        tables.make_counters(0)?;
-        tables.set_state(0, &state(&Quota::default(), true, cpus()?))?;
+        tables.set_state(&state(0, &Quota::default(), cpus()?))?;
         Ok(Self {
             instance: instance.clone(),
             root,
@@ -235,10 +237,16 @@ impl Gate {
         {
             let mut tables = lock(&self.tables);
             let number = admission.number;
-            tables.make_counters(number)?;
-            let mut fresh = state(&admission.quota, admission.transparent, cpus()?);
+            tables.make_room(number)?;
+            let mut fresh = state(number, &admission.quota, cpus()?);
+            if !admission.transparent {
+                fresh.flags |= OPAQUE;
+            }
+            if !admission.ranges.is_empty() {
+                fresh.flags |= RANGED;
+            }
             fresh.flags |= tables.state(number).map_or(0, |known| known.flags & KILLED);
-            tables.set_state(number, &fresh)?;
+            tables.set_state(&fresh)?;
             tables.set_ranges(number, &admission.ranges)?;
             tables.set_veth(number, &admission.veth)?;
         }
@@ -276,7 +284,7 @@ impl Gate {
         let mut tables = lock(&self.tables);
         let mut state = tables.state(number).ok_or_else(|| GateError::Unknown(run.clone()))?;
         state.flags |= KILLED;
-        tables.set_state(number, &state)
+        tables.set_state(&state)
     }
 
     /// As [`Gate::kill`], for a run that an earlier agent admitted: by its number alone.
@@ -287,7 +295,7 @@ impl Gate {
         let mut tables = lock(&self.tables);
         let Some(mut state) = tables.state(number) else { return Ok(()) };
         state.flags |= KILLED;
-        tables.set_state(number, &state)
+        tables.set_state(&state)
     }
 
     fn number(&self, run: &RunId) -> Result<u64, GateError> {
@@ -451,9 +459,10 @@ fn cpus() -> Result<u32, GateError> {
 }
 
 /// Token buckets are per CPU, so each gets its share.
-fn state(quota: &Quota, transparent: bool, cpus: u32) -> State {
+fn state(run: u64, quota: &Quota, cpus: u32) -> State {
     State {
-        flags: if transparent { 0 } else { OPAQUE },
+        run,
+        flags: 0,
         flow_quota: quota.flows,
         fold_quota: quota.folds,
         rate: (quota.rate / cpus).max(1),

@@ -127,6 +127,12 @@ fn perform(words: &[&str]) -> io::Result<String> {
             }
             Ok(String::new())
         }
+        ["udp-churn", to, count] => {
+            for _ in 0..count.parse::<u32>().unwrap() {
+                UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?.connect(to)?;
+            }
+            Ok(String::new())
+        }
         ["stream", to, seconds] => stream(to.parse().unwrap(), seconds.parse().unwrap()),
         ["sh", rest @ ..] => {
             let output = Command::new("sh").arg("-c").arg(rest.join(" ")).output()?;
