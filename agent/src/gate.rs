@@ -20,6 +20,8 @@ use std::{
     os::fd::AsFd as _,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
 };
 
 use strait_abi::map::{Account, FlowKey, KILLED, MAX_RUNS, OPAQUE, RANGED, State};
@@ -38,6 +40,9 @@ use crate::{
 /// Folder of the cgroup in which the listeners are made, below [`Instance::cgroup`]. No run is called this: a
 /// [`RunId`] starts with a letter.
 pub const LISTENERS: &str = ".gateway";
+
+/// How long a SYN may take from the run to the `strait` namespace: a veth hands it over at once, but a CPU may be busy.
+const SYN_ARRIVES: Duration = Duration::from_millis(200);
 
 /// What went wrong at the gate; all of it is the host's doing or the installation's.
 #[derive(Debug, thiserror::Error)]
@@ -418,15 +423,26 @@ impl Gate {
     }
 
     /// Deletes the flows of connections that the gateway never accepted and never will, as after its death:
-    /// those without a socket in the `strait` namespace. Gives how many.
+    /// those without a socket in the `strait` namespace. Gives how many. Takes [`SYN_ARRIVES`] if there are any.
     ///
     /// # Errors
     /// If the namespace can't be read or a map not be written.
     pub fn sweep_flows(&self) -> Result<u64, GateError> {
-        let alive = netns::within(&self.instance.strait_netns(), peers)?
-            .map_err(|source| GateError::Host { what: "the sockets of the strait namespace", source })?;
-        // UDP flows end with the run's own socket.
-        lock(&self.tables).sweep_flows(|key| key.proto != 6 || alive.contains(&(key.addr, key.port)))
+        let peers = || {
+            netns::within(&self.instance.strait_netns(), peers)?
+                .map_err(|source| GateError::Host { what: "the sockets of the strait namespace", source })
+        };
+        // A flow is there before its SYN leaves, so flows are read before sockets, and what has none is given time.
+        let mut dead = lock(&self.tables).tcp_flows();
+        for pause in [Duration::ZERO, SYN_ARRIVES] {
+            if dead.is_empty() {
+                return Ok(0);
+            }
+            thread::sleep(pause);
+            let alive = peers()?;
+            dead.retain(|(key, _)| !alive.contains(&(key.addr, key.port)));
+        }
+        lock(&self.tables).remove_flows(&dead)
     }
 
     /// How often each program ran and for how long in all (ns), while `kernel.bpf_stats_enabled` is on.

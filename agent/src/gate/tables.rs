@@ -209,23 +209,26 @@ impl Tables {
         Ok(())
     }
 
-    /// Deletes flows that have no connection any more: `alive` says which still have one.
-    pub(super) fn sweep_flows(&mut self, alive: impl Fn(&FlowKey) -> bool) -> Result<u64, GateError> {
-        let dead: Vec<_> = self
-            .flow
-            .iter()
-            .flatten()
-            .filter(|(key, _)| !alive(&FlowKey::from_bytes(key)))
-            .map(|(key, value)| (key, FlowRecord::from_bytes(&value)))
-            .collect();
+    /// Flows of TCP, with the cookies of their sockets. Those of UDP end with the run's own socket.
+    pub(super) fn tcp_flows(&self) -> Vec<(FlowKey, u64)> {
+        let flows = self.flow.iter().flatten();
+        flows
+            .map(|(key, value)| (FlowKey::from_bytes(&key), FlowRecord::from_bytes(&value).cookie))
+            .filter(|(key, _)| key.proto == 6)
+            .collect()
+    }
+
+    /// Deletes these very flows: a port that has been used again since keeps its new one. Gives how many.
+    pub(super) fn remove_flows(&mut self, dead: &[(FlowKey, u64)]) -> Result<u64, GateError> {
         let mut freed = 0;
-        for (key, record) in dead {
-            // Only the very flow that was found dead: its port may have been used again since.
-            let same =
-                self.flow.get(&key, 0).is_ok_and(|now| FlowRecord::from_bytes(&now).cookie == record.cookie);
-            if same && self.flow.remove(&key).is_ok() {
+        for (key, cookie) in dead {
+            let key = key.to_bytes();
+            let Ok(now) = self.flow.get(&key, 0).map(|bytes| FlowRecord::from_bytes(&bytes)) else {
+                continue;
+            };
+            if now.cookie == *cookie && self.flow.remove(&key).is_ok() {
                 freed += 1;
-                self.add_freed(record.run, 1, 0)?;
+                self.add_freed(now.run, 1, 0)?;
             }
         }
         Ok(freed)
