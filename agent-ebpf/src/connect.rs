@@ -7,7 +7,8 @@ use aya_ebpf::{
     programs::SockAddrContext,
 };
 use strait_abi::{
-    event::mapped,
+    event::{Words, mapped},
+    map::{Run, State},
     verdict::{Hook, Reason, Verdict},
 };
 
@@ -15,7 +16,7 @@ use crate::{
     event::{Attempt, Caller, emit},
     flow::{Target, remember},
     maps::gateway,
-    verdict::{Outcome, UDP, decide, run_of},
+    verdict::{Outcome, UDP, Whose, decide, run_of},
 };
 
 const ALLOW: i32 = 1;
@@ -52,6 +53,12 @@ pub fn v6(ctx: &SockAddrContext) -> i32 {
     judge(ctx, to, &Call { hook: Hook::Connect6, by_connect: true, can_redirect: true })
 }
 
+/// How a call passes.
+enum Passage {
+    Silent,
+    Redirected,
+}
+
 /// Decides, notes, tells; answers what the hook returns.
 #[inline(always)]
 pub fn judge(ctx: &SockAddrContext, to: Destination, call: &Call) -> i32 {
@@ -66,73 +73,80 @@ pub fn judge(ctx: &SockAddrContext, to: Destination, call: &Call) -> i32 {
             (*sa).protocol as u8,
         )
     };
-    let port = port(sa);
-    let caller = Caller::current();
-    let mut attempt = Attempt {
-        hook: call.hook,
-        run: 0,
+    let asked = Asked { netns, cookie, port: port(sa), family, proto };
+    let (whose, settled) = match run_of(netns) {
+        Ok((run, state)) => {
+            (Whose { run: run.number, slot: run.slot }, settle(ctx, &to, call, &asked, run, state))
+        }
+        Err((whose, reason)) => (whose, Err(reason)),
+    };
+    let (verdict, reason, answer) = match settled {
+        Ok(Passage::Silent) => return ALLOW,
+        Ok(Passage::Redirected) => (Verdict::Redirect, Reason::None, ALLOW),
+        Err(reason) => (Verdict::Deny, reason, EPERM),
+    };
+    let attempt = Attempt {
+        whose,
         cookie,
         netns,
-        daddr: bytes(&to),
-        saddr: [0; 16],
-        dport: port,
-        sport: 0,
+        daddr: words(&to),
+        dport: asked.port,
         family,
         kind,
         proto,
+        ..Attempt::at(call.hook)
     };
-    let (run, state) = match run_of(netns) {
-        Ok(known) => known,
-        Err((number, reason)) => {
-            attempt.run = number;
-            emit(&attempt, &caller, Verdict::Deny, reason);
-            return EPERM;
-        }
-    };
-    attempt.run = run.number;
-    let addr = match to {
-        Destination::V4(addr) => addr,
-        Destination::Local6 => return ALLOW,
-        Destination::V6(_) => {
-            let quic = proto == UDP && port == 443;
-            emit(&attempt, &caller, Verdict::Deny, if quic { Reason::Quic } else { Reason::Destination });
-            return EPERM;
-        }
-    };
-    let target = Target {
-        run: &run,
-        state: &state,
-        netns,
-        cookie,
-        addr,
-        port,
-        proto,
-        family,
-        by_connect: call.by_connect,
-    };
-    match decide(&run, &state, addr, port, proto) {
-        Outcome::Local => ALLOW,
-        Outcome::Direct => match remember(&target, &caller) {
-            Ok(()) => ALLOW,
-            Err(reason) => deny(&attempt, &caller, reason),
-        },
-        Outcome::Redirect(_) if !call.can_redirect => deny(&attempt, &caller, Reason::Destination),
-        Outcome::Redirect(to_port) => match remember(&target, &caller) {
-            Ok(()) => {
-                rewrite(sa, matches!(call.hook, Hook::Connect6), to_port);
-                emit(&attempt, &caller, Verdict::Redirect, Reason::None);
-                ALLOW
-            }
-            Err(reason) => deny(&attempt, &caller, reason),
-        },
-        Outcome::Deny(reason) => deny(&attempt, &caller, reason),
-    }
+    emit(&attempt, Caller::Current, verdict, reason);
+    answer
 }
 
+/// What the caller asked for.
+struct Asked {
+    netns: u64,
+    cookie: u64,
+    port: u16,
+    family: u8,
+    proto: u8,
+}
+
+/// Decides on a call of a live run and does what was decided.
 #[inline(always)]
-fn deny(attempt: &Attempt, caller: &Caller, reason: Reason) -> i32 {
-    emit(attempt, caller, Verdict::Deny, reason);
-    EPERM
+fn settle(
+    ctx: &SockAddrContext,
+    to: &Destination,
+    call: &Call,
+    asked: &Asked,
+    run: &Run,
+    state: &State,
+) -> Result<Passage, Reason> {
+    let addr = match to {
+        Destination::V4(addr) => *addr,
+        Destination::Local6 => return Ok(Passage::Silent),
+        Destination::V6(_) if asked.proto == UDP && asked.port == 443 => return Err(Reason::Quic),
+        Destination::V6(_) => return Err(Reason::Destination),
+    };
+    let redirect = match decide(run, state, addr, asked.port, asked.proto) {
+        Outcome::Local => return Ok(Passage::Silent),
+        Outcome::Direct => None,
+        Outcome::Redirect(_) if !call.can_redirect => return Err(Reason::Destination),
+        Outcome::Redirect(port) => Some(port),
+        Outcome::Deny(reason) => return Err(reason),
+    };
+    let target = Target {
+        run,
+        state,
+        netns: asked.netns,
+        cookie: asked.cookie,
+        addr,
+        port: asked.port,
+        proto: asked.proto,
+        family: asked.family,
+        by_connect: call.by_connect,
+    };
+    remember(&target)?;
+    let Some(port) = redirect else { return Ok(Passage::Silent) };
+    rewrite(ctx.sock_addr, matches!(call.hook, Hook::Connect6), port);
+    Ok(Passage::Redirected)
 }
 
 /// Sends the caller to the gateway.
@@ -187,14 +201,10 @@ pub fn destination6(sa: *mut bpf_sock_addr) -> Destination {
 }
 
 #[inline(always)]
-fn bytes(to: &Destination) -> [u8; 16] {
+fn words(to: &Destination) -> Words {
     match to {
         Destination::V4(addr) => mapped(*addr),
-        Destination::Local6 => [0; 16],
-        Destination::V6([a, b, c, d]) => {
-            let ([a0, a1, a2, a3], [b0, b1, b2, b3]) = (a.to_ne_bytes(), b.to_ne_bytes());
-            let ([c0, c1, c2, c3], [d0, d1, d2, d3]) = (c.to_ne_bytes(), d.to_ne_bytes());
-            [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3]
-        }
+        Destination::Local6 => [0; 4],
+        Destination::V6(words) => *words,
     }
 }

@@ -16,8 +16,8 @@ use strait_abi::{
 
 use crate::{
     event::Caller,
-    maps::{FLOW, FREED, ORIG, RUNS, USAGE, add, gateway, read},
-    verdict::{TCP, UDP},
+    maps::{FLOW, FREED, NO_EXIST, ORIG, RUNS, USAGE, add, gateway, read},
+    verdict::{TCP, UDP, Whose, state_of},
 };
 
 /// BPF_SOCK_OPS_TCP_CONNECT_CB: before the SYN leaves, with the local port known.
@@ -40,7 +40,7 @@ pub struct Target<'a> {
 
 /// Notes where a socket wanted to go.
 #[inline(always)]
-pub fn remember(target: &Target<'_>, caller: &Caller) -> Result<(), Reason> {
+pub fn remember(target: &Target<'_>) -> Result<(), Reason> {
     let flags = if target.by_connect { BY_CONNECT } else { 0 };
     if let Some(known) = ORIG.get_ptr_mut(target.cookie) {
         // SAFETY: a map value; the socket's lock serialises its writers.
@@ -54,15 +54,10 @@ pub fn remember(target: &Target<'_>, caller: &Caller) -> Result<(), Reason> {
         known.flags = (known.flags & ESTABLISHED) | flags;
         return Ok(());
     }
-    let usage = USAGE.get_ptr_mut(target.run.number).ok_or(Reason::Quota)?;
-    // SAFETY: map values.
-    let (origins, flows, freed) = unsafe {
-        (
-            read(&raw const (*usage).origins),
-            read(&raw const (*usage).flows),
-            FREED.get(target.run.number).map_or(0, |freed| freed.flows),
-        )
-    };
+    let usage = USAGE.get_ptr_mut(target.run.slot).ok_or(Reason::Quota)?;
+    // SAFETY: a map value.
+    let (origins, flows) = unsafe { (read(&raw const (*usage).origins), read(&raw const (*usage).flows)) };
+    let freed = FREED.get(target.run.slot).map_or(0, |freed| freed.flows);
     let quota = u64::from(target.state.flow_quota);
     if origins >= quota || flows.wrapping_sub(freed) >= quota {
         return Err(Reason::Quota);
@@ -74,12 +69,12 @@ pub fn remember(target: &Target<'_>, caller: &Caller) -> Result<(), Reason> {
         port: target.port,
         proto: target.proto,
         family: target.family,
-        tgid: caller.tgid(),
-        uid: caller.uid(),
-        comm: caller.comm,
+        tgid: Caller::Current.tgid(),
+        uid: Caller::Current.uid(),
+        comm: Caller::Current.comm(),
         sport: 0,
         flags,
-        pad: 0,
+        slot: target.run.slot,
     };
     ORIG.insert(target.cookie, &origin, 0).map_err(|_| Reason::Quota)?;
     // SAFETY: a map value.
@@ -119,9 +114,11 @@ pub fn publish(cookie: u64, origin: &mut Origin, addr: u32, sport: u16) {
         comm: origin.comm,
     };
     let key = key(addr, sport, origin.proto);
-    let fresh = FLOW.get_ptr(&key).is_none();
-    if FLOW.insert(&key, &record, 0).is_ok() && fresh {
-        count(origin.run, 1);
+    // Nearly always it's fresh; if not, it's of an earlier connection from this port and counted already.
+    if FLOW.insert(&key, &record, NO_EXIST).is_ok() {
+        count(Whose { run: origin.run, slot: origin.slot }, 1);
+    } else {
+        let _ = FLOW.insert(&key, &record, 0);
     }
 }
 
@@ -152,10 +149,11 @@ pub fn release(ctx: &SockContext) -> i32 {
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
     // SAFETY: the entry is this socket's own and nobody else deletes it while the run lives.
     let Some(origin) = (unsafe { ORIG.get(cookie) }) else { return 1 };
-    let (run, netns, sport, proto, flags) =
-        (origin.run, origin.netns, origin.sport, origin.proto, origin.flags);
+    let whose = Whose { run: origin.run, slot: origin.slot };
+    let (netns, sport, proto, flags) = (origin.netns, origin.sport, origin.proto, origin.flags);
     if ORIG.remove(cookie).is_ok()
-        && let Some(usage) = USAGE.get_ptr_mut(run)
+        && state_of(whose).is_some()
+        && let Some(usage) = USAGE.get_ptr_mut(whose.slot)
     {
         // SAFETY: a map value.
         add(unsafe { &raw mut (*usage).origins }, u64::MAX);
@@ -227,18 +225,23 @@ fn key(addr: u32, port: u16, proto: u8) -> FlowKey {
 fn remove(key: &FlowKey, cookie: Option<u64>) {
     // SAFETY: a map value, read at once.
     let Some(flow) = (unsafe { FLOW.get(key) }) else { return };
-    let run = flow.run;
+    let (number, netns) = (flow.run, flow.netns);
     if cookie.is_some_and(|cookie| cookie != flow.cookie) {
         return;
     }
-    if FLOW.remove(key).is_ok() {
-        count(run, u64::MAX);
+    if FLOW.remove(key).is_ok()
+        // SAFETY: written whole by the agent.
+        && let Some(run) = unsafe { RUNS.get(netns) }
+    {
+        count(Whose { run: number, slot: run.slot }, u64::MAX);
     }
 }
 
 #[inline(always)]
-fn count(run: u64, delta: u64) {
-    if let Some(usage) = USAGE.get_ptr_mut(run) {
+fn count(whose: Whose, delta: u64) {
+    if state_of(whose).is_some()
+        && let Some(usage) = USAGE.get_ptr_mut(whose.slot)
+    {
         // SAFETY: a map value.
         add(unsafe { &raw mut (*usage).flows }, delta);
     }

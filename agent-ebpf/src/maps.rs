@@ -4,7 +4,7 @@ use core::intrinsics::{AtomicOrdering, atomic_xadd};
 
 use aya_ebpf::{
     macros::map,
-    maps::{Array, HashMap, LpmTrie, PerCpuHashMap, RingBuf},
+    maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf},
 };
 use strait_abi::map::{
     Account, FlowKey, FlowRecord, Fold, FoldKey, Freed, MAX_FLOWS, MAX_FOLDS, MAX_RANGES, MAX_RUNS, Meta,
@@ -14,13 +14,13 @@ use strait_abi::map::{
 #[map]
 pub static RUNS: HashMap<u64, Run> = HashMap::with_max_entries(MAX_RUNS, 0);
 #[map]
-pub static STATE: HashMap<u64, State> = HashMap::with_max_entries(MAX_RUNS, 0);
+pub static STATE: Array<State> = Array::with_max_entries(MAX_RUNS, 0);
 #[map]
-pub static USAGE: HashMap<u64, Usage> = HashMap::with_max_entries(MAX_RUNS, 0);
+pub static USAGE: Array<Usage> = Array::with_max_entries(MAX_RUNS, 0);
 #[map]
-pub static FREED: HashMap<u64, Freed> = HashMap::with_max_entries(MAX_RUNS, 0);
+pub static FREED: Array<Freed> = Array::with_max_entries(MAX_RUNS, 0);
 #[map]
-pub static ACCOUNT: PerCpuHashMap<u64, Account> = PerCpuHashMap::with_max_entries(MAX_RUNS, 0);
+pub static ACCOUNT: PerCpuArray<Account> = PerCpuArray::with_max_entries(MAX_RUNS, 0);
 #[map]
 pub static RANGES: LpmTrie<RangeKey, u32> = LpmTrie::with_max_entries(MAX_RANGES, NO_PREALLOC);
 #[map]

@@ -19,8 +19,8 @@ use strait_abi::{
 use crate::{
     event::{Attempt, Caller, emit},
     flow::publish,
-    maps::{ORIG, STATE, VETH, gateway},
-    verdict::{TCP, UDP},
+    maps::{ORIG, VETH, gateway},
+    verdict::{TCP, UDP, Whose, state_of},
 };
 
 const PASS: i32 = 1;
@@ -34,6 +34,8 @@ const AF_INET: u8 = 2;
 
 /// IPv4 header without options and the first four bytes behind it, which are the ports.
 type Head = [u8; 24];
+/// No header.
+const NONE: Head = [0; 24];
 
 /// cgroup_skb egress: only to the gateway; writes the flow of UDP.
 #[inline(always)]
@@ -42,9 +44,9 @@ pub fn egress(ctx: &SkBuffContext) -> i32 {
     if unsafe { (*skb(ctx)).ifindex } == LOOPBACK {
         return PASS;
     }
-    let Some(head) = head(ctx) else { return drop_packet(ctx, Hook::SkbEgress, None) };
+    let head = head(ctx);
     if word(&head, 16) != gateway() || head[0] >> 4 != 4 {
-        return drop_packet(ctx, Hook::SkbEgress, Some(&head));
+        return drop_packet(ctx, Hook::SkbEgress, &head);
     }
     if head[9] == UDP && head[0] == 0x45 {
         // SAFETY: the context of a cgroup_skb program.
@@ -64,10 +66,11 @@ pub fn ingress(ctx: &SkBuffContext) -> i32 {
     if unsafe { (*skb(ctx)).ifindex } == LOOPBACK {
         return PASS;
     }
-    match head(ctx) {
-        Some(head) if head[0] >> 4 == 4 && word(&head, 12) == gateway() => PASS,
-        other => drop_packet(ctx, Hook::SkbIngress, other.as_ref()),
+    let head = head(ctx);
+    if head[0] >> 4 == 4 && word(&head, 12) == gateway() {
+        return PASS;
     }
+    drop_packet(ctx, Hook::SkbIngress, &head)
 }
 
 #[inline(always)]
@@ -75,38 +78,35 @@ fn skb(ctx: &SkBuffContext) -> *mut __sk_buff {
     ctx.as_ptr().cast()
 }
 
-/// At the socket the packet starts with its IP header.
+/// At the socket the packet starts with its IP header. [`NONE`] if it's shorter, which is no IP version. Not an
+/// `Option`: with one the compiler leaves registers unwritten where there is no header, which the verifier of
+/// Linux 6.1 takes for used.
 #[inline(always)]
-fn head(ctx: &SkBuffContext) -> Option<Head> {
-    ctx.load::<Head>(0).ok()
+fn head(ctx: &SkBuffContext) -> Head {
+    ctx.load::<Head>(0).unwrap_or(NONE)
 }
 
 #[inline(always)]
-fn drop_packet(ctx: &SkBuffContext, hook: Hook, head: Option<&Head>) -> i32 {
+fn drop_packet(ctx: &SkBuffContext, hook: Hook, head: &Head) -> i32 {
     // SAFETY: the context of a cgroup_skb program.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
+    let mut attempt = Attempt { cookie, ..Attempt::at(hook) };
     // SAFETY: a map value, read at once.
-    let (run, netns) = unsafe { ORIG.get(cookie) }.map_or((0, 0), |origin| (origin.run, origin.netns));
-    let mut attempt = Attempt {
-        hook,
-        run,
-        cookie,
-        netns,
-        daddr: [0; 16],
-        saddr: [0; 16],
-        dport: 0,
-        sport: 0,
-        family: 0,
-        kind: 0,
-        proto: 0,
-    };
-    if let Some(head) = head
-        && head[0] >> 4 == 4
-    {
+    if let Some(origin) = unsafe { ORIG.get(cookie) } {
+        attempt.whose = Whose { run: origin.run, slot: origin.slot };
+        attempt.netns = origin.netns;
+    }
+    tell(attempt, head, Reason::PacketDestination);
+    DROP
+}
+
+/// Adds what the header says and tells the agent.
+#[inline(always)]
+fn tell(mut attempt: Attempt, head: &Head, reason: Reason) {
+    if head[0] >> 4 == 4 {
         describe(&mut attempt, head);
     }
-    emit(&attempt, &Caller::UNKNOWN, Verdict::Deny, Reason::PacketDestination);
-    DROP
+    emit(&attempt, Caller::Unknown, Verdict::Deny, reason);
 }
 
 #[inline(always)]
@@ -124,34 +124,46 @@ fn describe(attempt: &mut Attempt, head: &Head) {
 /// clsact ingress on the `strait` end of a veth: exact allow-list.
 #[inline(always)]
 pub fn veth(ctx: &TcContext) -> i32 {
+    let (whose, head, reason) = match admit(ctx) {
+        Ok(()) => return TC_PASS,
+        Err(refused) => refused,
+    };
+    tell(Attempt { whose, ..Attempt::at(Hook::Packet) }, &head, reason);
+    TC_DROP
+}
+
+type Refused = (Whose, Head, Reason);
+
+#[inline(always)]
+fn admit(ctx: &TcContext) -> Result<(), Refused> {
     let skb: *mut __sk_buff = ctx.as_ptr().cast();
     // SAFETY: the context of a tc program.
     let (ifindex, vlan) = unsafe { ((*skb).ifindex, (*skb).vlan_present) };
     // INVARIANT: no map entry means drop.
     // SAFETY: written whole by the agent.
     let Some(veth) = (unsafe { VETH.get(ifindex) }) else {
-        return refuse(0, None, Reason::Namespace);
+        return Err((Whose::NOBODY, NONE, Reason::Namespace));
     };
-    // SAFETY: as above.
-    match unsafe { STATE.get(veth.run) } {
+    let whose = Whose { run: veth.run, slot: veth.slot };
+    match state_of(whose) {
         Some(state) if state.flags & KILLED == 0 => {}
-        Some(_) => return refuse(veth.run, ctx.load::<Head>(14).ok().as_ref(), Reason::Killed),
-        None => return refuse(veth.run, None, Reason::Namespace),
+        Some(_) => {
+            let head = ctx.load::<Head>(14).unwrap_or(NONE);
+            return Err((whose, head, Reason::Killed));
+        }
+        None => return Err((Whose::NOBODY, NONE, Reason::Namespace)),
     }
     // One load is judged before the next. With both results judged together the compiler keeps the first one's
     // error in the register that holds its bytes. The verifier before Linux 6.5 prunes states without comparing
     // which scalars are equal (mended by "bpf: Verify scalar ids mapping in regsafe()"), takes the bytes for
     // zero and hard-wires the comparison below: on 6.1 every packet was malformed.
     let Ok(ether) = ctx.load::<[u8; 14]>(0) else {
-        return refuse(veth.run, None, Reason::PacketMalformed);
+        return Err((whose, NONE, Reason::PacketMalformed));
     };
     let Ok(head) = ctx.load::<Head>(14) else {
-        return refuse(veth.run, None, Reason::PacketMalformed);
+        return Err((whose, NONE, Reason::PacketMalformed));
     };
-    match inspect(veth, &ether, &head, vlan) {
-        Ok(()) => TC_PASS,
-        Err(reason) => refuse(veth.run, Some(&head), reason),
-    }
+    inspect(veth, &ether, &head, vlan).map_err(|reason| (whose, head, reason))
 }
 
 #[inline(always)]
@@ -178,30 +190,6 @@ fn inspect(veth: &Veth, ether: &[u8; 14], head: &Head, vlan: u32) -> Result<(), 
         return Err(Reason::PacketDestination);
     }
     Ok(())
-}
-
-#[inline(always)]
-fn refuse(run: u64, head: Option<&Head>, reason: Reason) -> i32 {
-    let mut attempt = Attempt {
-        hook: Hook::Packet,
-        run,
-        cookie: 0,
-        netns: 0,
-        daddr: [0; 16],
-        saddr: [0; 16],
-        dport: 0,
-        sport: 0,
-        family: 0,
-        kind: 0,
-        proto: 0,
-    };
-    if let Some(head) = head
-        && head[0] >> 4 == 4
-    {
-        describe(&mut attempt, head);
-    }
-    emit(&attempt, &Caller::UNKNOWN, Verdict::Deny, reason);
-    TC_DROP
 }
 
 #[inline(always)]

@@ -6,7 +6,7 @@ use strait_abi::verdict::{Hook, Reason, Verdict};
 
 use crate::{
     event::{Attempt, Caller, emit},
-    verdict::{TCP, UDP, run_of},
+    verdict::{TCP, UDP, Whose, run_of},
 };
 
 const ALLOW: i32 = 1;
@@ -23,22 +23,19 @@ const SOCK_DGRAM: u32 = 2;
 #[inline(always)]
 pub fn create(ctx: &SockContext) -> i32 {
     // SAFETY: the context of a sock program.
-    let (netns, cookie, family, kind, proto) = unsafe {
-        (
-            bpf_get_netns_cookie(ctx.as_ptr()),
-            bpf_get_socket_cookie(ctx.as_ptr()),
-            (*ctx.sock).family,
-            (*ctx.sock).type_,
-            (*ctx.sock).protocol,
-        )
+    let (netns, family, kind, proto) = unsafe {
+        (bpf_get_netns_cookie(ctx.as_ptr()), (*ctx.sock).family, (*ctx.sock).type_, (*ctx.sock).protocol)
     };
-    let reason = match run_of(netns) {
-        Err(refused) => Some(refused),
-        Ok((run, _)) if !allowed(family, kind, proto) => Some((run.number, Reason::Socket)),
-        Ok(_) => None,
+    let (whose, reason) = match run_of(netns) {
+        Err(refused) => refused,
+        Ok((run, _)) if !allowed(family, kind, proto) => {
+            (Whose { run: run.number, slot: run.slot }, Reason::Socket)
+        }
+        Ok(_) => return ALLOW,
     };
-    let Some((run, reason)) = reason else { return ALLOW };
-    tell(Hook::SockCreate, run, reason, (netns, cookie), (family, kind, proto));
+    // SAFETY: as above.
+    let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
+    tell(Hook::SockCreate, whose, reason, (netns, cookie), (family, kind, proto));
     EPERM
 }
 
@@ -52,7 +49,7 @@ pub fn lsm_create(ctx: &LsmContext) -> i32 {
     if kernel != 0 || matches!(family, AF_UNIX | AF_INET | AF_INET6 | AF_NETLINK) {
         return ALLOW;
     }
-    tell(Hook::LsmSocket, 0, Reason::Socket, (0, 0), (family, kind as u32, proto as u32));
+    tell(Hook::LsmSocket, Whose::NOBODY, Reason::Socket, (0, 0), (family, kind as u32, proto as u32));
     EPERM
 }
 
@@ -66,24 +63,21 @@ fn allowed(family: u32, kind: u32, proto: u32) -> bool {
 #[inline(always)]
 fn tell(
     hook: Hook,
-    run: u64,
+    whose: Whose,
     reason: Reason,
     (netns, cookie): (u64, u64),
     (family, kind, proto): (u32, u32, u32),
 ) {
     let attempt = Attempt {
-        hook,
-        run,
+        whose,
         cookie,
         netns,
-        daddr: [0; 16],
-        saddr: [0; 16],
         dport: kind as u16,
-        sport: 0,
         family: family as u8,
         kind: kind as u8,
         // Protocol numbers above 255 (MPTCP is 262) are told modulo 256; the type stands in the port too.
         proto: proto as u8,
+        ..Attempt::at(hook)
     };
-    emit(&attempt, &Caller::current(), Verdict::Deny, reason);
+    emit(&attempt, Caller::Current, Verdict::Deny, reason);
 }

@@ -2,7 +2,7 @@
 
 use aya_ebpf::maps::lpm_trie::Key;
 use strait_abi::{
-    map::{DNS_PORT, GATEWAY_PORT, KILLED, OPAQUE, RangeKey, Run, State, TRANSPARENT_PORT},
+    map::{DNS_PORT, GATEWAY_PORT, KILLED, OPAQUE, RANGED, RangeKey, Run, State, TRANSPARENT_PORT},
     verdict::Reason,
 };
 
@@ -24,22 +24,39 @@ pub enum Outcome {
     Deny(Reason),
 }
 
+/// A run's number and slot.
+#[derive(Clone, Copy)]
+pub struct Whose {
+    pub run: u64,
+    pub slot: u32,
+}
+
+impl Whose {
+    /// What no run can be blamed for.
+    pub const NOBODY: Self = Self { run: 0, slot: 0 };
+}
+
 /// The run whose network namespace this is, if it's alive.
 // INVARIANT: no map entry means deny.
 #[inline(always)]
-pub fn run_of(netns: u64) -> Result<(Run, State), (u64, Reason)> {
+pub fn run_of(netns: u64) -> Result<(&'static Run, &'static State), (Whose, Reason)> {
     // SAFETY: entries are written whole by the agent; one reused under our eyes is of a run that's gone.
     let Some(run) = (unsafe { RUNS.get(netns) }) else {
-        return Err((0, Reason::Namespace));
+        return Err((Whose::NOBODY, Reason::Namespace));
     };
-    // SAFETY: as above.
-    let Some(state) = (unsafe { STATE.get(run.number) }) else {
-        return Err((0, Reason::Namespace));
-    };
-    if state.flags & KILLED != 0 {
-        return Err((run.number, Reason::Killed));
+    let whose = Whose { run: run.number, slot: run.slot };
+    match state_of(whose) {
+        None => Err((Whose::NOBODY, Reason::Namespace)),
+        Some(state) if state.flags & KILLED != 0 => Err((whose, Reason::Killed)),
+        Some(state) => Ok((run, state)),
     }
-    Ok((*run, *state))
+}
+
+/// The entry of STATE, if it's still this run's.
+#[inline(always)]
+pub fn state_of(whose: Whose) -> Option<&'static State> {
+    // A slot has a new owner only after the agent has emptied it.
+    STATE.get(whose.slot).filter(|state| state.run == whose.run)
 }
 
 /// Decides on a TCP connection or a UDP datagram to an IPv4 destination (`addr` in network order).
@@ -65,7 +82,7 @@ pub fn decide(run: &Run, state: &State, addr: u32, port: u16, proto: u8) -> Outc
     if proto == TCP
         && port != 0
         && state.flags & OPAQUE == 0
-        && (synthetic(addr) || in_range(run.number, addr))
+        && (synthetic(addr) || (state.flags & RANGED != 0 && in_range(run.number, addr)))
     {
         return Outcome::Redirect(TRANSPARENT_PORT);
     }

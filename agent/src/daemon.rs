@@ -12,6 +12,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
@@ -45,6 +46,8 @@ use self::reload::Reloader;
 
 /// Notices between the ring and the log; beyond it the ring fills and the kernel counts.
 const NOTICES: usize = 4096;
+/// How long a stop waits for the last kernel events to be on record.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
 
 /// Runs the agent until it's told to stop.
 ///
@@ -100,6 +103,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     link.open();
     let supervisor = Supervisor::start(instance, program, link.gateway());
     watch::listening(&link).await;
+    tasks.spawn(watch::sweep_flows(Arc::clone(&gate), link.gateway()));
     tasks.spawn(watch::enforce(Arc::clone(&runs), Arc::clone(&gate), log.clone()));
 
     let (asked, wishes) = mpsc::channel(4);
@@ -123,7 +127,8 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
 
     let outcome = until_stopped(&mut tasks).await;
     supervisor.stop().await;
-    witness.flush().await;
+    // Bounded: with a log that can't be written there is nothing to wait for.
+    let _ = tokio::time::timeout(LAST_EVENTS, witness.flush()).await;
     let _ = log.event(None, "agent.stopped", &[]).await;
     log.shutdown().await;
     outcome

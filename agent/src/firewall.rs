@@ -32,12 +32,14 @@ const IDLE_SWEEPS: u32 = 3;
 const BATCH: usize = 256;
 
 /// What the firewall reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Notice {
     /// Something was refused or redirected; `count` says how often.
     Event(KernelEvent),
     /// Events of a run found no room: that many since the last report.
     Lost { run: u64, count: u64 },
+    /// Someone waits until everything before this was dealt with: to be answered then.
+    Flushed(oneshot::Sender<()>),
 }
 
 /// An event that someone waits for.
@@ -67,8 +69,8 @@ impl Witness {
         receiver
     }
 
-    /// Returns once everything that the kernel had seen before this call was reported: ring, repeats, losses.
-    /// False if the firewall is gone.
+    /// Returns once everything that the kernel had seen before this call was reported (ring, repeats, losses) and
+    /// the reader of the reports has answered [`Notice::Flushed`]. False if the firewall is gone.
     pub async fn flush(&self) -> bool {
         let (done, receiver) = oneshot::channel();
         self.0.send(Request::Flush(done)).await.is_ok() && receiver.await.is_ok()
@@ -166,7 +168,7 @@ impl Firewall {
                     Some(Request::Flush(done)) => {
                         self.drain().await?;
                         self.sweep().await?;
-                        let _ = done.send(());
+                        self.tell(Notice::Flushed(done)).await?;
                     }
                     None => asked = false,
                 },
@@ -215,7 +217,11 @@ impl Firewall {
             event.awaited = true;
             let _ = self.expected.swap_remove(at).found.send(event.clone());
         }
-        self.reports.send(Notice::Event(event)).await.map_err(|_| FirewallError::Unread)
+        self.tell(Notice::Event(event)).await
+    }
+
+    async fn tell(&self, notice: Notice) -> Result<(), FirewallError> {
+        self.reports.send(notice).await.map_err(|_| FirewallError::Unread)
     }
 
     /// Reports repeats and losses.
@@ -267,8 +273,7 @@ impl Firewall {
             let before = self.lost.insert(run, account.lost).unwrap_or(0);
             let count = account.lost.saturating_sub(before);
             if count > 0 {
-                let notice = Notice::Lost { run, count };
-                self.reports.send(notice).await.map_err(|_| FirewallError::Unread)?;
+                self.tell(Notice::Lost { run, count }).await?;
             }
         }
         Ok(())

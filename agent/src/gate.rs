@@ -20,9 +20,11 @@ use std::{
     os::fd::AsFd as _,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
 };
 
-use strait_abi::map::{Account, FlowKey, KILLED, OPAQUE, State};
+use strait_abi::map::{Account, FlowKey, KILLED, MAX_RUNS, OPAQUE, RANGED, State};
 use strait_contract::{ids::RunId, run::Range};
 
 use self::{
@@ -38,6 +40,9 @@ use crate::{
 /// Folder of the cgroup in which the listeners are made, below [`Instance::cgroup`]. No run is called this: a
 /// [`RunId`] starts with a letter.
 pub const LISTENERS: &str = ".gateway";
+
+/// How long a SYN may take from the run to the `strait` namespace: a veth hands it over at once, but a CPU may be busy.
+const SYN_ARRIVES: Duration = Duration::from_millis(200);
 
 /// What went wrong at the gate; all of it is the host's doing or the installation's.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +86,9 @@ pub enum GateError {
     /// No gate is loaded, or one of another object.
     #[error("no gate of this version is loaded under `{path}`; start the agent")]
     NotLoaded { path: PathBuf },
+    /// Every place in the tables is taken.
+    #[error("{MAX_RUNS} runs are at the gate, which is all it holds; end some")]
+    Full,
     /// The run isn't known here.
     #[error("run `{0}` isn't admitted at the gate")]
     Unknown(RunId),
@@ -171,8 +179,7 @@ impl Gate {
         let (programs, origin) = object::ensure(instance)?;
         let mut tables = Tables::open(instance)?;
         // Run 0 keeps the account of what no run can be blamed for.
-        tables.make_counters(0)?;
-        tables.set_state(0, &state(&Quota::default(), true, cpus()?))?;
+        tables.set_state(&state(0, &Quota::default(), cpus()?))?;
         Ok(Self {
             instance: instance.clone(),
             root,
@@ -235,10 +242,16 @@ impl Gate {
         {
             let mut tables = lock(&self.tables);
             let number = admission.number;
-            tables.make_counters(number)?;
-            let mut fresh = state(&admission.quota, admission.transparent, cpus()?);
+            tables.make_room(number)?;
+            let mut fresh = state(number, &admission.quota, cpus()?);
+            if !admission.transparent {
+                fresh.flags |= OPAQUE;
+            }
+            if !admission.ranges.is_empty() {
+                fresh.flags |= RANGED;
+            }
             fresh.flags |= tables.state(number).map_or(0, |known| known.flags & KILLED);
-            tables.set_state(number, &fresh)?;
+            tables.set_state(&fresh)?;
             tables.set_ranges(number, &admission.ranges)?;
             tables.set_veth(number, &admission.veth)?;
         }
@@ -276,7 +289,7 @@ impl Gate {
         let mut tables = lock(&self.tables);
         let mut state = tables.state(number).ok_or_else(|| GateError::Unknown(run.clone()))?;
         state.flags |= KILLED;
-        tables.set_state(number, &state)
+        tables.set_state(&state)
     }
 
     /// As [`Gate::kill`], for a run that an earlier agent admitted: by its number alone.
@@ -287,7 +300,7 @@ impl Gate {
         let mut tables = lock(&self.tables);
         let Some(mut state) = tables.state(number) else { return Ok(()) };
         state.flags |= KILLED;
-        tables.set_state(number, &state)
+        tables.set_state(&state)
     }
 
     fn number(&self, run: &RunId) -> Result<u64, GateError> {
@@ -410,15 +423,26 @@ impl Gate {
     }
 
     /// Deletes the flows of connections that the gateway never accepted and never will, as after its death:
-    /// those without a socket in the `strait` namespace. Gives how many.
+    /// those without a socket in the `strait` namespace. Gives how many. Takes [`SYN_ARRIVES`] if there are any.
     ///
     /// # Errors
     /// If the namespace can't be read or a map not be written.
     pub fn sweep_flows(&self) -> Result<u64, GateError> {
-        let alive = netns::within(&self.instance.strait_netns(), peers)?
-            .map_err(|source| GateError::Host { what: "the sockets of the strait namespace", source })?;
-        // UDP flows end with the run's own socket.
-        lock(&self.tables).sweep_flows(|key| key.proto != 6 || alive.contains(&(key.addr, key.port)))
+        let peers = || {
+            netns::within(&self.instance.strait_netns(), peers)?
+                .map_err(|source| GateError::Host { what: "the sockets of the strait namespace", source })
+        };
+        // A flow is there before its SYN leaves, so flows are read before sockets, and what has none is given time.
+        let mut dead = lock(&self.tables).tcp_flows();
+        for pause in [Duration::ZERO, SYN_ARRIVES] {
+            if dead.is_empty() {
+                return Ok(0);
+            }
+            thread::sleep(pause);
+            let alive = peers()?;
+            dead.retain(|(key, _)| !alive.contains(&(key.addr, key.port)));
+        }
+        lock(&self.tables).remove_flows(&dead)
     }
 
     /// How often each program ran and for how long in all (ns), while `kernel.bpf_stats_enabled` is on.
@@ -451,9 +475,10 @@ fn cpus() -> Result<u32, GateError> {
 }
 
 /// Token buckets are per CPU, so each gets its share.
-fn state(quota: &Quota, transparent: bool, cpus: u32) -> State {
+fn state(run: u64, quota: &Quota, cpus: u32) -> State {
     State {
-        flags: if transparent { 0 } else { OPAQUE },
+        run,
+        flags: 0,
         flow_quota: quota.flows,
         fold_quota: quota.folds,
         rate: (quota.rate / cpus).max(1),

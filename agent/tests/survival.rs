@@ -10,6 +10,7 @@
 )]
 
 mod survival {
+    mod kernel;
     mod kills;
     mod site;
 }

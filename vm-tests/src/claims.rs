@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use strait_agent::{
-    firewall::{Firewall, Notice, Witness},
+    firewall::{Firewall, KernelEvent, Notice, Witness},
     gate::{Admission, Gate, Quota},
     instance::Instance,
     netns, selftest,
@@ -19,16 +19,18 @@ use strait_agent::{
 use strait_contract::{flow, ids::RunId, message::TRANSPARENT_PORT};
 use tokio::sync::mpsc;
 
+use crate::contained;
+
 /// A synthetic address.
 const NAMED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 443);
-const ADDR: Ipv4Addr = Ipv4Addr::new(10, 203, 0, 2);
+pub(crate) const ADDR: Ipv4Addr = Ipv4Addr::new(10, 203, 0, 2);
 const NUMBER: u64 = 7;
 
-struct Rig {
-    instance: Instance,
-    gate: Arc<Gate>,
-    run: RunId,
-    netns: netns::RunNetns,
+pub(crate) struct Rig {
+    pub(crate) instance: Instance,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) run: RunId,
+    pub(crate) netns: netns::RunNetns,
     witness: Witness,
     notices: Mutex<mpsc::Receiver<Notice>>,
     transparent: TcpListener,
@@ -36,7 +38,7 @@ struct Rig {
     other: TcpListener,
 }
 
-type Claim = (&'static str, fn(&Rig) -> Result<()>);
+pub(crate) type Claim = (&'static str, fn(&Rig) -> Result<()>);
 
 const CLAIMS: [Claim; 3] = [
     ("a_canary_is_refused_and_its_event_arrives", canary),
@@ -50,7 +52,7 @@ pub(crate) fn check(filter: Option<&str>) -> Result<(u32, u32)> {
     let _guard = runtime.enter();
     let rig = Rig::new()?;
     let (mut passed, mut failed) = (0_u32, 0_u32);
-    for (name, claim) in CLAIMS {
+    for (name, claim) in CLAIMS.iter().chain(contained::CLAIMS) {
         if filter.is_some_and(|filter| !name.contains(filter)) {
             continue;
         }
@@ -99,6 +101,7 @@ impl Rig {
         let listen = |port| TcpListener::bind((instance.gateway(), port));
         let listeners = netns::within(&instance.strait_netns(), || (listen(TRANSPARENT_PORT), listen(22)))?;
         fs::write("/sys/fs/cgroup/cgroup.procs", "0")?;
+        contained::serve(&instance)?;
         let gate = Arc::new(gate);
         let (reports, notices) = mpsc::channel(1024);
         let (firewall, witness) = Firewall::open(Arc::clone(&gate), reports)?;
@@ -109,9 +112,25 @@ impl Rig {
     }
 
     /// What the kernel programs have told since the last call.
-    fn told(&self) -> Vec<Notice> {
+    pub(crate) fn told(&self) -> Vec<Notice> {
         let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
         std::iter::from_fn(|| notices.try_recv().ok()).collect()
+    }
+
+    /// Waits for an event of the kernel programs.
+    pub(crate) fn saw(&self, what: &str, is: impl Fn(&KernelEvent) -> bool) -> Result<()> {
+        let begun = Instant::now();
+        let mut others = Vec::new();
+        while begun.elapsed() < Duration::from_secs(3) {
+            for notice in self.told() {
+                match notice {
+                    Notice::Event(event) if is(&event) => return Ok(()),
+                    other => others.push(other),
+                }
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        bail!("nobody was told of {what}, but of {others:?}")
     }
 
     fn place(&self) -> selftest::Place {

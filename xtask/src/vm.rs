@@ -24,6 +24,9 @@ const PROBE: Duration = Duration::from_secs(5);
 /// Modules that the gate needs where they aren't built in, in the order to load them.
 const MODULES: [&str; 3] = ["drivers/net/veth.ko", "net/sched/sch_ingress.ko", "net/sched/cls_bpf.ko"];
 
+/// Programs of the host that the claims use to break things, as root could.
+const TOOLS: [&str; 2] = ["ip", "tc"];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Check only claims whose names contain this.
@@ -37,9 +40,10 @@ struct Kernel {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    setup::ensure(&[Need::Build, Need::Vm])?;
+    setup::ensure(&[Need::Build, Need::Test, Need::Vm])?;
     build::run(build::Args::default())?;
-    exec::run(exec::cargo().args(["build", "-p", "strait-vm-tests"]))?;
+    // The features of the whole workspace, so that what the tests compiled is used.
+    exec::run(exec::cargo().args(["build", "--workspace", "--bin", "strait-vm-tests"]))?;
     let folder = workspace::root().join("target/vm");
     fs::create_dir_all(&folder)?;
     let mut failed = Vec::new();
@@ -100,15 +104,26 @@ fn name(file: &Path) -> &str {
     file.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-/// The program with the libraries that it was linked to, the object, the modules.
+/// The program and the tools with the libraries that they were linked to, the object, the modules.
 fn initramfs_of(kernel: &Kernel) -> Result<Vec<u8>> {
     let root = workspace::root();
     let program = root.join("target/debug/strait-vm-tests");
     let mut archive = Archive::default();
     archive.file("init", &program, 0o755)?;
     archive.file("lib/strait/gate.bpf.o", &root.join("target/lib/gate.bpf.o"), 0o644)?;
-    let libraries = exec::read(Command::new("ldd").arg(&program))?;
-    for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
+    let mut programs = vec![program];
+    for tool in TOOLS {
+        let file =
+            exec::which(tool).with_context(|| format!("`{tool}` is missing: run `cargo xtask setup`"))?;
+        archive.file(&format!("bin/{tool}"), &file, 0o755)?;
+        programs.push(file);
+    }
+    let mut libraries = std::collections::BTreeSet::new();
+    for program in &programs {
+        let listed = exec::read(Command::new("ldd").arg(program))?;
+        libraries.extend(listed.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned));
+    }
+    for library in &libraries {
         archive.file(library.trim_start_matches('/'), Path::new(library), 0o755)?;
     }
     let mut order = String::new();

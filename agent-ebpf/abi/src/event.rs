@@ -2,6 +2,12 @@
 
 use crate::wire::wire;
 
+/// An IPv6 or v4-mapped address in words of network order. Words and not octets, because the kernel programs'
+/// compiler copies octets one by one.
+pub type Words = [u32; 4];
+/// A command name, NUL padded, as the kernel wrote it.
+pub type Comm = [u64; 2];
+
 wire! {
     /// One verdict worth telling. There is no path in it: the agent resolves the process at once.
     Event = 128 {
@@ -26,9 +32,9 @@ wire! {
         /// Group id.
         gid: u32,
         /// Destination, IPv6 or v4-mapped.
-        daddr: [u8; 16],
+        daddr: Words,
         /// Source, IPv6 or v4-mapped; zero if unknown.
-        saddr: [u8; 16],
+        saddr: Words,
         /// Destination port.
         dport: u16,
         /// Source port; 0 if unknown.
@@ -52,12 +58,33 @@ wire! {
         /// How many like events this one stands for.
         count: u32,
         /// Command name.
-        comm: [u8; 16],
+        comm: Comm,
     }
 }
 
 /// An IPv4 address (network order) as a v4-mapped IPv6 address (RFC 4291, section 2.5.5.2).
-pub const fn mapped(addr: u32) -> [u8; 16] {
-    let [a, b, c, d] = addr.to_ne_bytes();
-    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+pub const fn mapped(addr: u32) -> Words {
+    [0, 0, 0xffff_u32.to_be(), addr]
+}
+
+/// The octets of an address.
+pub const fn octets([a, b, c, d]: Words) -> [u8; 16] {
+    let ([a0, a1, a2, a3], [b0, b1, b2, b3]) = (a.to_ne_bytes(), b.to_ne_bytes());
+    let ([c0, c1, c2, c3], [d0, d1, d2, d3]) = (c.to_ne_bytes(), d.to_ne_bytes());
+    [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3]
+}
+
+/// The bytes of a command name.
+pub const fn comm_bytes([a, b]: Comm) -> [u8; 16] {
+    let ([a0, a1, a2, a3, a4, a5, a6, a7], [b0, b1, b2, b3, b4, b5, b6, b7]) =
+        (a.to_ne_bytes(), b.to_ne_bytes());
+    [a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7]
+}
+
+/// A command name of these bytes.
+pub const fn comm([a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7]: [u8; 16]) -> Comm {
+    [
+        u64::from_ne_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+        u64::from_ne_bytes([b0, b1, b2, b3, b4, b5, b6, b7]),
+    ]
 }

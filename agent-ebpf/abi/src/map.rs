@@ -3,17 +3,23 @@
 //! IPv4 addresses are `u32` holding the octets in network order (`u32::from_ne_bytes(addr.octets())`), ports
 //! are in host order.
 
-use crate::wire::wire;
+use crate::{
+    event::{Comm, Words},
+    wire::wire,
+};
 
 /// Runs by the cookie of their network namespace: `u64 → Run`. No entry means deny.
 pub const RUNS: &str = "RUNS";
-/// Switches and quotas of a run by its number, written by the agent alone: `u64 → State`.
+/// Switches and quotas of a run by its slot, written by the agent alone: array of `State`.
+///
+/// This table and the next three are arrays, which the kernel reads without hashing or calling. An entry is the
+/// run's whose number it carries; run 0 has slot 0.
 pub const STATE: &str = "STATE";
-/// What a run uses, by its number, written by the kernel programs alone: `u64 → Usage`.
+/// What a run uses, by its slot, written by the kernel programs alone while the run lives: array of `Usage`.
 pub const USAGE: &str = "USAGE";
-/// What the agent took out of the tables of a run, by its number: `u64 → Freed`.
+/// What the agent took out of the tables of a run, by its slot: array of `Freed`.
 pub const FREED: &str = "FREED";
-/// Event accounts of a run by its number, per CPU: `u64 → Account`.
+/// Event accounts of a run by its slot, per CPU: array of `Account`.
 pub const ACCOUNT: &str = "ACCOUNT";
 /// Address ranges that a run may name literally: longest prefix match of `RangeKey → u32`.
 pub const RANGES: &str = "RANGES";
@@ -57,6 +63,9 @@ pub const KILLED: u32 = 1;
 /// Bit of [`State::flags`]: TCP to synthetic addresses and to the run's ranges isn't redirected but refused.
 pub const OPAQUE: u32 = 2;
 
+/// Bit of [`State::flags`]: the run has entries in RANGES.
+pub const RANGED: u32 = 4;
+
 /// Bit of [`Origin::flags`]: made by `connect(2)`, so a later `sendmsg(2)` to the gateway doesn't replace it.
 pub const BY_CONNECT: u16 = 1;
 /// Bit of [`Origin::flags`]: TCP was established, so the gateway's end deletes the flow.
@@ -69,15 +78,17 @@ wire! {
         number: u64,
         /// Address of the run, network order.
         addr: u32,
-        /// Zero.
-        pad: u32,
+        /// Its place in STATE, USAGE, FREED and ACCOUNT.
+        slot: u32,
     }
 }
 
 wire! {
     /// Switches and quotas of a run.
-    State = 24 {
-        /// [`KILLED`], [`OPAQUE`].
+    State = 32 {
+        /// Number of the run that has this slot; 0 if none has (but for slot 0).
+        run: u64,
+        /// [`KILLED`], [`OPAQUE`], [`RANGED`].
         flags: u32,
         /// Most flows, and most sockets with an original destination.
         flow_quota: u32,
@@ -163,13 +174,13 @@ wire! {
         /// User id in the initial user namespace.
         uid: u32,
         /// Command name.
-        comm: [u8; 16],
+        comm: Comm,
         /// Source port of the flow written for this socket; 0 if none was.
         sport: u16,
         /// [`BY_CONNECT`], [`ESTABLISHED`].
         flags: u16,
-        /// Zero.
-        pad: u32,
+        /// Slot of the run.
+        slot: u32,
     }
 }
 
@@ -209,21 +220,25 @@ wire! {
         /// User id in the initial user namespace.
         uid: u32,
         /// Command name.
-        comm: [u8; 16],
+        comm: Comm,
     }
 }
 
 wire! {
     /// A run's veth: what the packet filter lets through.
-    Veth = 24 {
+    Veth = 32 {
         /// Number of the run.
         run: u64,
+        /// Its slot.
+        slot: u32,
         /// Address of the run, network order.
         addr: u32,
         /// MAC of the run's end.
         mac: [u8; 6],
         /// MAC of the gateway's end.
         gateway_mac: [u8; 6],
+        /// Zero.
+        pad: u32,
     }
 }
 
@@ -233,7 +248,7 @@ wire! {
         /// Number of the run; 0 if unknown.
         run: u64,
         /// Destination, IPv6 or v4-mapped.
-        addr: [u8; 16],
+        addr: Words,
         /// Process id.
         tgid: u32,
         /// Destination port; for sockets the type.
@@ -271,7 +286,7 @@ wire! {
         /// Zero.
         pad: u32,
         /// Command name of the first.
-        comm: [u8; 16],
+        comm: Comm,
     }
 }
 

@@ -1,5 +1,5 @@
 use crate::{
-    event::Event,
+    event::{Event, comm, comm_bytes, mapped, octets},
     map::FlowRecord,
     verdict::{Hook, Reason, Verdict},
 };
@@ -14,11 +14,19 @@ fn bytes_come_back_as_the_same_value() {
 
 #[test]
 fn the_event_has_the_documented_offsets() {
-    let event = Event { dport: 0x1234, comm: *b"curl\0\0\0\0\0\0\0\0\0\0\0\0", hook: 7, ..Event::default() };
+    let event =
+        Event { dport: 0x1234, comm: comm(*b"curl\0\0\0\0\0\0\0\0\0\0\0\0"), hook: 7, ..Event::default() };
     let bytes = event.to_bytes();
     assert_eq!(bytes[96..98], 0x1234u16.to_ne_bytes());
     assert_eq!(bytes[103], 7);
     assert_eq!(bytes[112..116], *b"curl");
+}
+
+#[test]
+fn words_are_octets_in_their_order() {
+    let addr = octets(mapped(u32::from_ne_bytes([192, 0, 2, 1])));
+    assert_eq!(addr, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1]);
+    assert_eq!(comm_bytes(comm(*b"0123456789abcdef")), *b"0123456789abcdef");
 }
 
 #[test]

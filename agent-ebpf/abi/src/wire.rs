@@ -24,15 +24,15 @@ macro_rules! int_field {
 }
 int_field!(u8 u16 u32 u64);
 
-impl<const N: usize> Field for [u8; N] {
-    const LEN: usize = N;
+impl<T: Field + Default, const N: usize> Field for [T; N] {
+    const LEN: usize = N * T::LEN;
     fn put(self, to: &mut [u8]) {
-        to.iter_mut().zip(self).for_each(|(to, from)| *to = from);
+        to.chunks_mut(T::LEN).zip(self).for_each(|(to, from)| from.put(to));
     }
     fn take(from: &[u8]) -> Self {
-        let mut bytes = [0; N];
-        bytes.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-        bytes
+        let mut items = [T::default(); N];
+        items.iter_mut().zip(from.chunks(T::LEN)).for_each(|(to, from)| *to = T::take(from));
+        items
     }
 }
 

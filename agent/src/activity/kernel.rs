@@ -9,28 +9,21 @@ use strait_contract::{
 };
 
 use super::Processes;
-use crate::{
-    firewall::{KernelEvent, Notice},
-    log,
-};
+use crate::{firewall::KernelEvent, log};
 
 /// Said of the canary that proves a run to be held.
 const SELF_TEST: &str = "Strait's own self-test before the run's first process: refused, as it must be";
 
-/// What the kernel reported, as a record of the run it names; without a run it belongs to the host's chain.
-/// Reads `/proc`: not for an async thread under load.
-pub fn record(notice: Notice, run: Option<RunId>, processes: &Processes) -> Record {
-    match notice {
-        Notice::Event(event) => seen(event, run, processes),
-        Notice::Lost { count, .. } => {
-            let reason = format!("{count} kernel events found no room on their way to the log");
-            let activity = Activity { reason: Some(reason), count, ..activity(Kind::Lost, Decision::Deny) };
-            log::record(run, Body::Activity(Box::new(activity)))
-        }
-    }
+/// Events that found no room, as a record of their run.
+pub fn lost(count: u64, run: Option<RunId>) -> Record {
+    let reason = format!("{count} kernel events found no room on their way to the log");
+    let activity = Activity { reason: Some(reason), count, ..activity(Kind::Lost, Decision::Deny) };
+    log::record(run, Body::Activity(Box::new(activity)))
 }
 
-fn seen(event: KernelEvent, run: Option<RunId>, processes: &Processes) -> Record {
+/// What the kernel saw, as a record of the run it names; without a run it belongs to the host's chain.
+/// Reads `/proc`: not for an async thread under load.
+pub fn seen(event: KernelEvent, run: Option<RunId>, processes: &Processes) -> Record {
     let decision = match event.verdict {
         Verdict::Deny => Decision::Deny,
         _ => Decision::Allow,

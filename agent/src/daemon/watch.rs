@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use anyhow::Context as _;
 use strait_contract::record::{Record, Unrecorded};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::Notice;
 use crate::{
@@ -22,6 +23,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_secs(2);
 /// How long a run that seems to lack a link is given to turn out to be ending.
 const SETTLE: Duration = Duration::from_millis(200);
+/// How often flows without a connection are looked for while nothing happens.
+const FLOWS: Duration = Duration::from_secs(60);
 /// How long a start waits for the first gateway.
 const FIRST_GATEWAY: Duration = Duration::from_secs(5);
 
@@ -35,15 +38,24 @@ pub(super) async fn record(
 ) -> anyhow::Result<()> {
     let mut notices = Vec::with_capacity(BATCH);
     while seen.recv_many(&mut notices, BATCH).await > 0 {
-        let records = notices.drain(..).map(|notice| {
-            let number = match &notice {
-                Notice::Event(event) => event.run,
-                Notice::Lost { run, .. } => *run,
-            };
-            kernel::record(notice, gate.run_of(number), &processes)
-        });
-        let records: Vec<Record> = records.collect();
-        write(&log, records).await;
+        let (mut records, mut waiting) = (Vec::with_capacity(notices.len()), Vec::new());
+        for notice in notices.drain(..) {
+            match notice {
+                Notice::Event(event) => {
+                    let run = gate.run_of(event.run);
+                    records.push(kernel::seen(event, run, &processes));
+                }
+                Notice::Lost { run, count } => records.push(kernel::lost(count, gate.run_of(run))),
+                Notice::Flushed(done) => waiting.push(done),
+            }
+        }
+        if !records.is_empty() {
+            write(&log, records).await;
+        }
+        for done in waiting {
+            // Whoever waited may have given up.
+            let _ = done.send(());
+        }
     }
     Ok(())
 }
@@ -116,6 +128,33 @@ pub(super) async fn enforce(runs: Arc<Runs>, gate: Arc<Gate>, log: Log) -> anyho
             if let Err(error) = log.event(Some(run.id().clone()), "enforcement.degraded", &facts).await {
                 tracing::error!(%error, "degraded enforcement was not recorded");
             }
+        }
+    }
+}
+
+/// Deletes the flows of connections that no gateway accepted and none will: when a gateway is gone, and now and
+/// then, because a run's quota counts them.
+pub(super) async fn sweep_flows(
+    gate: Arc<Gate>,
+    mut gateway: watch::Receiver<Option<u32>>,
+) -> anyhow::Result<()> {
+    let mut again = tokio::time::interval(FLOWS);
+    again.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = again.tick() => {}
+            changed = gateway.changed() => {
+                changed.context("the link is gone")?;
+                if gateway.borrow_and_update().is_some() {
+                    continue;
+                }
+            }
+        }
+        let sweeper = Arc::clone(&gate);
+        match tokio::task::spawn_blocking(move || sweeper.sweep_flows()).await? {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "flows without a connection were deleted"),
+            Err(error) => tracing::warn!(%error, "flows without a connection stay for now"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use strait_abi::{
-    event::Event,
+    event::{Comm, Event, Words, comm_bytes, octets},
     map::{Fold, FoldKey},
     verdict::{Hook, Reason, Verdict},
 };
@@ -115,14 +115,14 @@ fn some(number: u64) -> Option<u64> {
     (number != 0).then_some(number)
 }
 
-fn address(octets: &[u8; 16], port: u16) -> Option<SocketAddr> {
-    let addr = Ipv6Addr::from(*octets);
+fn address(words: &Words, port: u16) -> Option<SocketAddr> {
+    let addr = Ipv6Addr::from(octets(*words));
     let addr = addr.to_ipv4_mapped().map_or(IpAddr::V6(addr), IpAddr::V4);
-    (!octets.iter().all(|octet| *octet == 0) || port != 0).then(|| SocketAddr::new(addr, port))
+    (*words != [0; 4] || port != 0).then(|| SocketAddr::new(addr, port))
 }
 
-fn comm(bytes: &[u8; 16]) -> String {
-    let text: Vec<u8> = bytes.iter().copied().take_while(|byte| *byte != 0).collect();
+fn comm(name: &Comm) -> String {
+    let text: Vec<u8> = comm_bytes(*name).into_iter().take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&text).into_owned()
 }
 
@@ -159,7 +159,7 @@ mod tests {
             verdict: Verdict::Deny as u8,
             reason: Reason::Destination as u8,
             count: 1,
-            comm: *b"curl\0\0\0\0\0\0\0\0\0\0\0\0",
+            comm: strait_abi::event::comm(*b"curl\0\0\0\0\0\0\0\0\0\0\0\0"),
             ..Event::default()
         }
     }

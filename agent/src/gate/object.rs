@@ -127,20 +127,20 @@ pub(crate) fn on_bpffs(path: &Path) -> io::Result<bool> {
 fn shapes() -> [(&'static str, [u32; 4]); 12] {
     const HASH: u32 = 1;
     const ARRAY: u32 = 2;
-    const PERCPU_HASH: u32 = 5;
+    const PERCPU_ARRAY: u32 = 6;
     const LPM_TRIE: u32 = 11;
     const RINGBUF: u32 = 27;
     let runs = map::MAX_RUNS;
     [
         (map::RUNS, [HASH, 8, 16, runs]),
-        (map::STATE, [HASH, 8, 24, runs]),
-        (map::USAGE, [HASH, 8, 24, runs]),
-        (map::FREED, [HASH, 8, 16, runs]),
-        (map::ACCOUNT, [PERCPU_HASH, 8, 48, runs]),
+        (map::STATE, [ARRAY, 4, 32, runs]),
+        (map::USAGE, [ARRAY, 4, 24, runs]),
+        (map::FREED, [ARRAY, 4, 16, runs]),
+        (map::ACCOUNT, [PERCPU_ARRAY, 4, 48, runs]),
         (map::RANGES, [LPM_TRIE, 16, 4, map::MAX_RANGES]),
         (map::ORIG, [HASH, 8, 56, map::MAX_FLOWS]),
         (map::FLOW, [HASH, 8, 56, map::MAX_FLOWS]),
-        (map::VETH, [HASH, 4, 24, runs]),
+        (map::VETH, [HASH, 4, 32, runs]),
         (map::FOLD, [HASH, 40, 56, map::MAX_FOLDS]),
         (map::EVENTS, [RINGBUF, 0, 0, map::RING_BYTES]),
         (map::META, [ARRAY, 4, 40, 1]),

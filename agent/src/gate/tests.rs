@@ -17,7 +17,7 @@ fn the_kernels_flow_record_is_what_the_contract_reads() {
         family: 10,
         tgid: 4711,
         uid: 1000,
-        comm: *b"curl\0\0\0\0\0\0\0\0\0\0\0\0",
+        comm: strait_abi::event::comm(*b"curl\0\0\0\0\0\0\0\0\0\0\0\0"),
     };
     let flow = flow::Flow::from_bytes(&record.to_bytes()).unwrap();
     assert_eq!((flow.cookie, flow.run, flow.netns), (record.cookie, 7, 4_026_532_000));

@@ -11,6 +11,7 @@ use std::{
     os::fd::OwnedFd,
     path::PathBuf,
     sync::Arc,
+    time::Duration,
 };
 
 use strait_contract::{
@@ -45,6 +46,8 @@ use crate::{
 
 /// Longest command line that lists show, bytes.
 const COMMAND_SHOWN: usize = 200;
+/// How long the end of a run waits for its last kernel events to be on record.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
 /// Agent of a run for which none was named and whose program isn't one that is configured.
 const DEFAULT_AGENT: &str = "default";
 
@@ -486,13 +489,24 @@ impl Runs {
         self.clear(id, addr).await;
     }
 
-    /// Processes, gate, veth, netns, announcement: after this nothing leaves.
+    /// Processes, witness, gate, veth, netns, announcement: after this nothing leaves. What the kernel has folded or
+    /// still has in its ring is recorded while the gate knows whose it is.
     async fn cut(self: &Arc<Self>, id: &RunId, veth_index: u32) -> crate::gate::Stats {
+        let (runs, run) = (Arc::clone(self), id.clone());
+        let processes = spawn_blocking(move || {
+            let group = runs.hierarchies.of(&runs.parts.instance, run.as_str());
+            tell(&run, "its processes stay", group.remove());
+        });
+        // A panic there is on the console; the rest is taken down all the same.
+        let _ = processes.await;
+        // Bounded: while the log can't be written nothing is recorded, and the run must end all the same.
+        let flushed = tokio::time::timeout(LAST_EVENTS, self.parts.witness.flush()).await;
+        if !flushed.unwrap_or(false) {
+            tracing::warn!(run = %id, "the run's last kernel events go to the host's chain");
+        }
         let (runs, run) = (Arc::clone(self), id.clone());
         let cut = spawn_blocking(move || {
             let parts = &runs.parts;
-            let group = runs.hierarchies.of(&parts.instance, run.as_str());
-            tell(&run, "its processes stay", group.remove());
             let stats = parts.gate.release(&run);
             tell(&run, "its veth stays", netns::unplumb(&parts.instance, veth_index));
             tell(&run, "its netns stays", netns::remove_run(&parts.instance, &run));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use strait_agent::gate::{Quota, Stats};
 use strait_contract::code::Code;
 
@@ -14,6 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("25_a_flood_is_refused_and_counted_to_the_unit", flood),
     ("25_a_scan_beyond_every_quota_is_counted_to_the_unit", scan),
     ("flows_end_with_their_connections", flows_end),
+    ("flows_that_no_gateway_accepted_are_swept_and_live_ones_are_not", orphans),
     ("a_run_over_its_quota_is_refused_and_others_are_not", quota),
 ];
 
@@ -67,6 +69,28 @@ fn flows_end(rig: &Rig) {
         let stats = rig.gate.stats(&run.id).unwrap();
         stats.flows == 0 && stats.origins == 0
     });
+    rig.end(&run);
+}
+
+fn orphans(_: &Rig) {
+    let mut rig = Rig::named("f");
+    let run = rig.run();
+    let flows = |rig: &Rig| rig.gate.stats(&run.id).unwrap().flows;
+    std::thread::scope(|scope| {
+        let stream = scope.spawn(|| rig.act(&run, "stream 10.203.0.1:80 1"));
+        eventually("it streams", || flows(&rig) == 1);
+        assert_eq!(rig.gate.sweep_flows().unwrap(), 0, "control: a live one stays");
+        assert_eq!(flows(&rig), 1);
+        assert_eq!(stream.join().unwrap()[0].errno, 0);
+    });
+    eventually("it's over", || flows(&rig) == 0);
+
+    rig.signal_gateway(Signal::STOP);
+    assert_eq!(rig.act(&run, "open-many 10.203.0.1:80 5")[0].text, "5 0", "they wait to be accepted");
+    rig.signal_gateway(Signal::KILL);
+    assert_eq!(flows(&rig), 5, "control: nothing else deletes them");
+    assert_eq!(rig.gate.sweep_flows().unwrap(), 5);
+    assert_eq!(flows(&rig), 0);
     rig.end(&run);
 }
 

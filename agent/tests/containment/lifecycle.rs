@@ -23,7 +23,7 @@ use crate::{
 pub(crate) const TESTS: &[Test] = &[
     ("24_the_gate_outlives_the_agent_and_is_adopted", adopted),
     ("a_gate_of_another_object_is_replaced_fail_closed", replaced),
-    ("m1_a_run_is_proven_to_be_held_before_it_starts", proven),
+    ("m1_a_hundred_of_a_hundred_runs_are_held_at_their_first_instruction", proven),
     ("m2_without_a_loadable_object_there_is_no_gate", no_object),
     ("m3_a_removed_pin_is_noticed_and_renewed", removed_pin),
     ("m4_what_dead_runs_left_is_collected", garbage),
@@ -39,10 +39,12 @@ fn adopted(rig: &Rig) {
     drop(first);
     let got = rig.act(&run, "tcp 192.0.2.1:443;tcp 10.203.0.1:80");
     assert!(got[0].is(Errno::PERM) && got[1].text.contains("flow run="), "with no agent: {got:?}");
-    rig.gate.admit(&admission).unwrap();
-    assert_eq!(Gate::open(&rig.instance).unwrap().origin(), Origin::Adopted);
-    assert!(rig.gate.verify(&run.id).unwrap().is_empty());
-    assert_eq!(rig.gate.stats(&run.id).unwrap().total, 1, "its accounts went on");
+    let next = Gate::open(&rig.instance).unwrap();
+    assert_eq!(next.origin(), Origin::Adopted);
+    next.admit(&admission).unwrap();
+    assert!(next.verify(&run.id).unwrap().is_empty());
+    assert_eq!(next.stats(&run.id).unwrap().total, 1, "its accounts went on");
+    next.release(&run.id).unwrap();
     rig.end(&run);
 }
 
@@ -96,11 +98,14 @@ fn replaced(rig: &Rig) {
 
 fn proven(rig: &Rig) {
     let gateway = SocketAddrV4::new(rig.instance.gateway(), 80);
-    for _ in 0..10 {
+    let before = rig.canary();
+    for _ in 0..100 {
         let run = rig.run();
+        // Fails unless the very first connect is refused and its event arrives with this run's number.
         rig.runtime.block_on(prove(&rig.gate, &rig.witness, &run.id, Some(gateway))).unwrap();
         rig.end(&run);
     }
+    rig.nothing_left(before);
     let run = rig.run();
     fs::remove_file(rig.instance.bpffs.join("run").join(run.id.as_str()).join("connect4")).unwrap();
     let refused = rig.runtime.block_on(prove(&rig.gate, &rig.witness, &run.id, None)).unwrap_err();
@@ -173,17 +178,27 @@ fn costs(rig: &Rig) {
     let switch = "/proc/sys/kernel/bpf_stats_enabled";
     let run = rig.run();
     fs::write(switch, "1").unwrap();
-    let before = rig.gate.costs().unwrap();
-    rig.act(&run, "churn 198.18.0.3:443 300;flood 192.0.2.1:443 20000;udp-send 8.8.8.8:53");
-    let after = rig.gate.costs().unwrap();
-    fs::write(switch, "0").unwrap();
-    for ((name, runs, time), (_, earlier_runs, earlier_time)) in after.into_iter().zip(before) {
-        let runs = runs - earlier_runs;
-        if let Some(mean) = (time - earlier_time).checked_div(runs) {
-            println!("  {name}: {mean} ns over {runs} runs");
-            assert!(runs < 1000 || mean < 2_000, "{name}: {mean} ns");
+    let phases = [
+        ("allowed", "churn 198.18.0.3:443 2000"),
+        ("allowed, without a packet", "udp-churn 10.203.0.1:53 20000"),
+        ("refused again", "flood 192.0.2.1:443 20000"),
+        ("refused first", "flood-ports 192.0.2.1:0 1000"),
+    ];
+    for (phase, action) in phases {
+        let before = rig.gate.costs().unwrap();
+        rig.act(&run, action);
+        let after = rig.gate.costs().unwrap();
+        for ((name, runs, time), (_, earlier_runs, earlier_time)) in after.into_iter().zip(before) {
+            let runs = runs - earlier_runs;
+            // A hook that hardly ran has measured the cold cache.
+            if runs >= 1000 {
+                let mean = (time - earlier_time) / runs;
+                println!("  {phase}: {name}: {mean} ns over {runs} runs");
+                assert!(mean < 4_000, "{name}: {mean} ns");
+            }
         }
     }
+    fs::write(switch, "0").unwrap();
     rig.end(&run);
     let mut steps = [Duration::ZERO; 3];
     const ROUNDS: u32 = 10;

@@ -16,7 +16,10 @@ use std::{
 use nix::libc;
 use rustix::{
     io::Errno,
-    net::{AddressFamily, SendFlags, SocketType, connect, sendto, socket},
+    net::{
+        AddressFamily, SendFlags, SocketType, connect, sendto, socket,
+        sockopt::{Timeout, set_socket_timeout},
+    },
 };
 use strait_contract::flow::{FLOW_LEN, FLOW_LEVEL, FLOW_OPTION, Flow};
 
@@ -127,6 +130,12 @@ fn perform(words: &[&str]) -> io::Result<String> {
             }
             Ok(String::new())
         }
+        ["udp-churn", to, count] => {
+            for _ in 0..count.parse::<u32>().unwrap() {
+                UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?.connect(to)?;
+            }
+            Ok(String::new())
+        }
         ["stream", to, seconds] => stream(to.parse().unwrap(), seconds.parse().unwrap()),
         ["sh", rest @ ..] => {
             let output = Command::new("sh").arg("-c").arg(rest.join(" ")).output()?;
@@ -155,6 +164,7 @@ fn mapped(to: SocketAddrV4) -> SocketAddrV6 {
 
 fn tcp_mapped(to: SocketAddrV4) -> io::Result<String> {
     let fd = socket(AddressFamily::INET6, SocketType::STREAM, None)?;
+    set_socket_timeout(&fd, Timeout::Send, Some(Duration::from_millis(700)))?;
     connect(&fd, &mapped(to))?;
     greeting(&TcpStream::from(fd))
 }
@@ -324,11 +334,7 @@ fn nested(cgroup: &str, to: SocketAddr) -> io::Result<String> {
 fn inherited(fd: i32, to: SocketAddrV4) -> io::Result<String> {
     // SAFETY: the rig passes an open socket under this number.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    rustix::net::sockopt::set_socket_timeout(
-        &fd,
-        rustix::net::sockopt::Timeout::Send,
-        Some(Duration::from_millis(500)),
-    )?;
+    set_socket_timeout(&fd, Timeout::Send, Some(Duration::from_millis(500)))?;
     connect(&fd, &to)?;
     greeting(&TcpStream::from(fd))
 }

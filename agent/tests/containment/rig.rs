@@ -17,7 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
 use strait_agent::{
     firewall::{Firewall, KernelEvent, Notice, Witness},
     gate::{Admission, Gate, Quota},
@@ -80,10 +83,15 @@ pub(crate) fn ip(arguments: &str) {
 
 impl Rig {
     pub(crate) fn build() -> Self {
+        Self::named("")
+    }
+
+    /// One of its own, for a test that breaks it.
+    pub(crate) fn named(suffix: &str) -> Self {
         assert!(rustix::process::geteuid().is_root(), "containment tests need root; see `cargo xtask setup`");
         let object = lib_dir().join("gate.bpf.o");
         assert!(object.exists(), "`{}` isn't there; run `cargo xtask build`", object.display());
-        let name = format!("kt{}", std::process::id());
+        let name = format!("kt{}{suffix}", std::process::id());
         let instance = Instance { lib_dir: lib_dir(), ..Instance::standard(name.parse().unwrap()) };
         netns::ensure_strait(&instance).unwrap();
         let gate = Arc::new(Gate::open(&instance).unwrap());
@@ -99,7 +107,10 @@ impl Rig {
         let seen = notices.clone();
         runtime.spawn(async move {
             while let Some(notice) = receiver.recv().await {
-                seen.lock().unwrap().push(notice);
+                match notice {
+                    Notice::Flushed(done) => drop(done.send(())),
+                    notice => seen.lock().unwrap().push(notice),
+                }
             }
         });
         let mut rig = Self {
@@ -176,6 +187,20 @@ impl Rig {
             }
         });
         self.servers.push(child);
+    }
+
+    /// Whether this kernel has the hook: one is optional.
+    pub(crate) fn has(&self, hook: &str) -> bool {
+        self.instance.bpffs.join("prog").join(hook).exists()
+    }
+
+    /// Sends a signal to the gateway.
+    pub(crate) fn signal_gateway(&mut self, signal: Signal) {
+        let gateway = self.servers.last_mut().unwrap();
+        kill_process(Pid::from_child(gateway), signal).unwrap();
+        if signal == Signal::KILL {
+            gateway.wait().unwrap();
+        }
     }
 
     /// How many packets the internet has seen so far.
@@ -261,8 +286,6 @@ impl Rig {
 
     pub(crate) fn events_of(&self, number: u64) -> Vec<KernelEvent> {
         assert!(self.runtime.block_on(self.witness.flush()));
-        // The flush ends when the last report is in the channel; its reader needs a moment.
-        std::thread::sleep(Duration::from_millis(20));
         let of_run = |notice: &Notice| match notice {
             Notice::Event(event) if event.run == number => Some(event.clone()),
             _ => None,
@@ -272,7 +295,6 @@ impl Rig {
 
     pub(crate) fn lost(&self, run: &Run) -> u64 {
         assert!(self.runtime.block_on(self.witness.flush()));
-        std::thread::sleep(Duration::from_millis(20));
         let lost = |notice: &Notice| match notice {
             Notice::Lost { run: number, count } if *number == run.number => *count,
             _ => 0,

@@ -1,6 +1,9 @@
 //! What a run sees and may do. Every refusal has its control: the same thing outside, or its harmless twin inside.
 
-use std::process::Command;
+use std::{
+    net::TcpListener,
+    process::{Command, Stdio},
+};
 
 use super::rig::Rig;
 
@@ -31,7 +34,7 @@ call("mount", 165, 0, 0, 0, 0, 0)
 "#;
 
 #[test]
-fn the_filter_refuses_what_goes_round_the_gate_and_nothing_else() {
+fn containment_15_the_filter_refuses_what_goes_round_the_gate_and_nothing_else() {
     let rig = Rig::new();
     let outside =
         Command::new("/usr/bin/python3").args(["-c", SYSCALLS]).output().expect("python3: cargo xtask setup");
@@ -53,6 +56,26 @@ fn the_filter_refuses_what_goes_round_the_gate_and_nothing_else() {
         let inside = inside.lines().find(|line| line.starts_with(name));
         assert_ne!(outside.lines().find(|line| line.starts_with(name)), inside, "{name}: {outside}");
     }
+}
+
+#[test]
+fn containment_18_a_socket_that_the_caller_holds_open_does_not_reach_the_run() {
+    let rig = Rig::new();
+    let outside = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = outside.local_addr().unwrap().port();
+    let holding = |command: &Command| {
+        let script = format!("exec 7<>/dev/tcp/127.0.0.1/{port}; exec \"$@\"");
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &script, "bash"]).arg(command.get_program()).args(command.get_args());
+        let output = bash.stdin(Stdio::null()).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    };
+    let list = ["ls", "-l", "/proc/self/fd"];
+    let open = holding(Command::new(list[0]).args(&list[1..]));
+    assert!(open.contains(" 7 -> socket:"), "control: {open}");
+    let inside = holding(&rig.run(&list));
+    assert!(inside.contains(" 1 -> ") && inside.contains(" 2 -> "), "{inside}");
+    assert!(!inside.contains("socket:") && !inside.contains(" 7 -> "), "{inside}");
 }
 
 #[test]

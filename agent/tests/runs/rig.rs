@@ -16,7 +16,7 @@ use strait_agent::{
     child::Program,
     config::Config,
     control::{self, Api, Reload},
-    firewall::Firewall,
+    firewall::{Firewall, Notice},
     gate::Gate,
     instance::Instance,
     launch,
@@ -150,7 +150,13 @@ async fn start(instance: &Instance, config: Config) -> (Arc<Runs>, mpsc::Receive
             .expect("needs root and the kernel object: cargo xtask setup && cargo xtask build"),
     );
     let (notices, mut reports) = mpsc::channel(1024);
-    tokio::spawn(async move { while reports.recv().await.is_some() {} });
+    tokio::spawn(async move {
+        while let Some(notice) = reports.recv().await {
+            if let Notice::Flushed(done) = notice {
+                let _ = done.send(());
+            }
+        }
+    });
     let (firewall, witness) = Firewall::open(Arc::clone(&gate), notices).unwrap();
     tokio::spawn(firewall.run());
     let log = Log::open(config.log_options()).unwrap();

@@ -132,6 +132,17 @@ impl Site {
             .find_map(|process| process.file_name().to_str()?.parse().ok())
     }
 
+    /// Every line of every run, each run's in their order.
+    pub(crate) fn records(&self) -> String {
+        let runs = fs::read_dir(self.folder.path().join("state/runs")).into_iter().flatten().flatten();
+        runs.filter_map(|run| fs::read_to_string(run.path().join("log.jsonl")).ok()).collect()
+    }
+
+    /// Where the maps are pinned.
+    pub(crate) fn bpffs(&self) -> PathBuf {
+        Path::new("/sys/fs/bpf").join(&self.name)
+    }
+
     /// Asserts that the chains hold together and every call has exactly one `decided` and one `done` line.
     pub(crate) fn assert_records_whole(&self) {
         let verdict = self.strait(&["log", "verify", "--all"]);

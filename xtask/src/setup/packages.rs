@@ -96,5 +96,4 @@ pub(super) const PACKAGES: &[Package] = &[
     Package::command("dnsperf", "dnsperf", Group::Bench, "load: DNS"),
     Package::command("bpftool", "bpftool", Group::Bench, "cost of the kernel programs"),
     Package::command("qemu-system-x86", "qemu-system-x86_64", Group::Vm, "boots the kernels of the matrix"),
-    Package::command("busybox-static", "busybox", Group::Vm, "tools of the virtual machine"),
 ];
