@@ -8,6 +8,8 @@ use strait_contract::{
     run::{Process, RunInfo},
 };
 
+use crate::url::Target;
+
 /// One call to decide.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
@@ -70,6 +72,25 @@ pub struct HttpAsk<'a> {
     pub body_bytes: Option<u64>,
     /// `Content-Type` without parameters, lower case.
     pub content_type: Option<&'a str>,
+}
+
+impl<'a> HttpAsk<'a> {
+    /// A request without a body for `target`, whose decoded `query` the caller keeps ([`Target::query_pairs`]).
+    pub fn to(method: &'a str, target: &'a Target, query: &'a [(String, String)], via: &'a str) -> Self {
+        Self {
+            method,
+            scheme: target.scheme().as_str(),
+            host: target.host_text(),
+            port: target.port(),
+            path: target.path(),
+            query,
+            query_bytes: target.query().map_or(0, |query| u32::try_from(query.len()).unwrap_or(u32::MAX)),
+            via,
+            address: target.host().address(),
+            body_bytes: None,
+            content_type: None,
+        }
+    }
 }
 
 /// The answer.

@@ -4,7 +4,7 @@
 //! refuses. Names come out as lower-case A-labels without trailing dot, addresses in their usual form, paths
 //! without dot segments and with normalised percent-encoding (RFC 3986 section 6.2.2).
 //!
-//! Architecture invariant: nothing else in the gateway reads a host, port, path or query from text, and a
+//! Architecture invariant: nothing else in Strait reads a host, port, path or query from text, and a
 //! [`Target`] can't be changed, so policy and upstream can't see two different URLs.
 
 mod address;
@@ -192,6 +192,18 @@ impl Target {
         self.part(self.authority..self.path)
     }
 
+    /// The host as policies spell it: without port and without the brackets of IPv6.
+    pub fn host_text(&self) -> &str {
+        let host = match &self.host {
+            Host::Name(name) => return name.as_str(),
+            Host::Address(IpAddr::V4(_)) => self.authority().split(':').next(),
+            Host::Address(IpAddr::V6(_)) => {
+                self.authority().strip_prefix('[').and_then(|rest| rest.split(']').next())
+            }
+        };
+        host.unwrap_or_default()
+    }
+
     /// Canonical path with leading slash.
     pub fn path(&self) -> &str {
         self.part(self.path..self.query.map_or(self.url.len(), |query| query.saturating_sub(1)))
@@ -211,7 +223,7 @@ impl Target {
     /// become U+FFFD.
     pub fn query_pairs(&self) -> Vec<(String, String)> {
         let Some(query) = self.query() else { return Vec::new() };
-        ::url::form_urlencoded::parse(query.as_bytes()).into_owned().collect()
+        form_urlencoded::parse(query.as_bytes()).into_owned().collect()
     }
 
     /// The whole URL.
