@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod bounds;
+mod caller;
 mod digest;
 mod explain;
 mod files;
@@ -19,6 +20,7 @@ mod index;
 mod inspected;
 mod lint;
 mod load;
+mod memo;
 mod model;
 mod names;
 mod problem;

@@ -122,6 +122,11 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Whether a rule could not be evaluated.
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self, Self::Refuse { code: Code::PolicyError, .. })
+    }
+
     /// Whether it is a refusal for want of a permit: then [`crate::suggest`] helps, else it doesn't.
     pub fn is_unpermitted(&self) -> bool {
         matches!(self, Self::Refuse { code: Code::ToolCallDenied, rules, .. } if rules.is_empty())
