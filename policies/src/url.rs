@@ -10,6 +10,8 @@
 mod address;
 mod name;
 mod path;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 #[cfg(test)]
 mod tests;
 
@@ -221,9 +223,18 @@ impl Target {
 
     /// Decoded query pairs in order, read as `application/x-www-form-urlencoded`; bytes that aren't UTF-8
     /// become U+FFFD.
+    ///
+    /// Some servers separate pairs by `;` too. Where one stands, the pairs of that reading follow those of the usual one:
+    /// a forbid finds what either holds, and a value that is to be the only one must be so in both.
     pub fn query_pairs(&self) -> Vec<(String, String)> {
         let Some(query) = self.query() else { return Vec::new() };
-        form_urlencoded::parse(query.as_bytes()).into_owned().collect()
+        let mut pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        for pair in query.split('&').filter(|pair| pair.contains(';')) {
+            for part in pair.split(';') {
+                pairs.extend(form_urlencoded::parse(part.as_bytes()).into_owned());
+            }
+        }
+        pairs
     }
 
     /// The whole URL.
