@@ -18,6 +18,7 @@ use std::{ffi::OsString, future::Future, path::PathBuf, process::ExitCode};
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use strait_policies::url::Names;
 
 use crate::{
     config::{Config, ConfigError},
@@ -108,7 +109,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man(args) => return man::run(args),
         _ => {}
     }
-    let instance = instance(path)?;
+    let (instance, names) = instance(path)?;
     match cli.command {
         Command::Run(args) => run::run(args, &instance),
         Command::Ps(args) => ps::run(&args, &instance),
@@ -118,19 +119,23 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reload(args) => reload::run(&args, &instance),
         Command::Log(args) => log::run(args, &instance),
         Command::Doctor(args) => doctor::run(&args, &instance),
-        Command::Policy(args) => policy::run(&args, &instance),
+        Command::Policy(args) => policy::run(&args, &instance, &names),
         Command::Check(_) | Command::Completions(_) | Command::Man(_) => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// The instance that a configuration names. A person who may not read the installed one gets its standard places.
-fn instance(path: Option<PathBuf>) -> anyhow::Result<Instance> {
+/// The instance that a configuration names, and the names that its `hosts` make good. A person who may not read the
+/// installed one gets its standard places.
+fn instance(path: Option<PathBuf>) -> anyhow::Result<(Instance, Names)> {
     match Config::load(path.as_deref()) {
-        Ok(config) => Ok(config.instance),
+        Ok(config) => {
+            let names = Names::new(config.network.hosts.iter().map(|(name, _)| name.as_str()))?;
+            Ok((config.instance, names))
+        }
         Err(ConfigError::File { ref source, .. })
             if path.is_none() && source.kind() == std::io::ErrorKind::PermissionDenied =>
         {
-            Ok(Instance::standard("strait".parse()?))
+            Ok((Instance::standard("strait".parse()?), Names::default()))
         }
         Err(error) => Err(error).context("see `strait check`"),
     }

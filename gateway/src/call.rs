@@ -1,6 +1,6 @@
 //! What every protocol turns its bytes into: one [`Call`] by one [`Caller`].
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use strait_contract::{flow::Flow, ids::RecordId, run::Process};
 use strait_policies::{Ask, HttpAsk};
@@ -128,20 +128,9 @@ impl Call {
 impl HttpCall {
     fn ask(&self, via: Via) -> HttpAsk<'_> {
         HttpAsk {
-            method: self.method.as_str(),
-            scheme: self.target.scheme().as_str(),
-            host: host_text(&self.target),
-            port: self.target.port(),
-            path: self.target.path(),
-            query: &self.query,
-            query_bytes: self
-                .target
-                .query()
-                .map_or(0, |query| u32::try_from(query.len()).unwrap_or(u32::MAX)),
-            via: via.as_str(),
-            address: self.target.host().address(),
             body_bytes: self.body_bytes,
             content_type: self.content_type.as_deref(),
+            ..HttpAsk::to(self.method.as_str(), &self.target, &self.query, via.as_str())
         }
     }
 }
@@ -150,18 +139,5 @@ impl Endpoint {
     /// `name:port` or `[v6]:port`, as people write it.
     pub fn text(&self) -> String {
         format!("{}:{}", self.host, self.port)
-    }
-}
-
-/// The host of a URL as policies spell it: without brackets and port.
-pub(crate) fn host_text(target: &Target) -> &str {
-    let authority = target.authority();
-    match target.host() {
-        Host::Name(name) => name.as_str(),
-        Host::Address(IpAddr::V4(_)) => authority.split(':').next().unwrap_or(authority),
-        Host::Address(IpAddr::V6(_)) => {
-            let inside = authority.strip_prefix('[').and_then(|rest| rest.split(']').next());
-            inside.unwrap_or(authority)
-        }
     }
 }

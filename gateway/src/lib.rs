@@ -19,6 +19,6 @@ pub mod protocol;
 pub mod record;
 pub mod refuse;
 pub mod runs;
-pub mod url;
 
 pub use gateway::{FlowSource, Gateway, Settings};
+pub use strait_policies::url;

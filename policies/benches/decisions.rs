@@ -1,7 +1,15 @@
 //! Time of a decision and of a load, by number of rules (P1, P2): `cargo bench -p strait-policies`.
+//!
+//! `anew`: nothing is remembered. `first`: what is decided is remembered and never asked again. `again`: it was
+//! remembered.
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "a benchmark stops at the first surprise")]
 
-use std::{fmt::Write, hint::black_box, net::Ipv4Addr, time::Instant};
+use std::{
+    fmt::Write,
+    hint::black_box,
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
 
 use strait_contract::run::RunInfo;
 use strait_policies::{Ask, HttpAsk, PolicyFile, Question, Snapshot, Verdict};
@@ -40,46 +48,63 @@ fn main() {
         labels: Vec::new(),
         addresses: Vec::new(),
     };
-    println!("{:>8} {:>10} {:>9} {:>9} {:>12}", "rules", "load", "p50", "p99", "resident");
+    println!(
+        "{:>8} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>12}",
+        "rules", "load", "anew p50", "p99", "first p50", "p99", "again p50", "p99", "resident"
+    );
     for count in [10, 100, 1_000, 10_000] {
         let before = resident_kib();
         let started = Instant::now();
         let snapshot = Snapshot::compile(&[rules(count)], 1).expect("the rules load");
         let load = started.elapsed();
         let resident = resident_kib().saturating_sub(before);
-        let mut times = Vec::new();
-        for call in 0..CALLS {
-            // No two calls in a row are equal: nothing may be remembered from the last one.
-            let path = format!("/v1/{call}");
-            let ask = Ask::Http(HttpAsk {
-                method: if call % 2 == 0 { "GET" } else { "POST" },
-                scheme: "https",
-                host: "api.ok.test",
-                port: 443,
-                path: &path,
-                query: &[],
-                query_bytes: 0,
-                via: "egress",
-                address: None,
-                body_bytes: None,
-                content_type: None,
-            });
-            let question =
-                Question { run: &run, now_ms: 1_780_317_296_000 + u64::from(call), ask, process: None };
-            let started = Instant::now();
-            let verdict = black_box(snapshot.decide(black_box(&question)));
-            times.push(started.elapsed());
-            assert!(matches!(verdict, Verdict::Permit { .. }), "{verdict}");
+        let anew = measure(|call| decide(&snapshot, &run, call, Snapshot::decide_anew));
+        // No two calls are equal, so nothing is ever remembered from an earlier one.
+        let first = measure(|call| decide(&snapshot, &run, call, Snapshot::decide));
+        let again = measure(|call| decide(&snapshot, &run, call % 8, Snapshot::decide));
+        print!("{count:>8} {:>7.1} ms", load.as_secs_f64() * 1e3);
+        for (p50, p99) in [anew, first, again] {
+            print!(" {p50:>6.2} µs {p99:>6.2} µs");
         }
-        times.sort_unstable();
-        let at = |share: usize| times[times.len() * share / 100].as_nanos() as f64 / 1000.0;
-        println!(
-            "{count:>8} {:>7.1} ms {:>6.2} µs {:>6.2} µs {resident:>8} KiB",
-            load.as_secs_f64() * 1e3,
-            at(50),
-            at(99)
-        );
+        println!(" {resident:>8} KiB");
     }
+}
+
+/// Median and 99th percentile of what `once` says, µs.
+fn measure(once: impl Fn(u32) -> Duration) -> (f64, f64) {
+    let mut times: Vec<Duration> = (0..CALLS).map(once).collect();
+    times.sort_unstable();
+    let at = |share: usize| times[times.len() * share / 100].as_nanos() as f64 / 1000.0;
+    (at(50), at(99))
+}
+
+/// Time of one decision about the call of that number.
+fn decide(
+    snapshot: &Snapshot,
+    run: &RunInfo,
+    call: u32,
+    how: impl Fn(&Snapshot, &Question<'_>) -> Verdict,
+) -> Duration {
+    let path = format!("/v1/{call}");
+    let ask = Ask::Http(HttpAsk {
+        method: if call % 2 == 0 { "GET" } else { "POST" },
+        scheme: "https",
+        host: "api.ok.test",
+        port: 443,
+        path: &path,
+        query: &[],
+        query_bytes: 0,
+        via: "egress",
+        address: None,
+        body_bytes: None,
+        content_type: None,
+    });
+    let question = Question { run, now_ms: 1_780_317_296_000 + u64::from(call), ask, process: None };
+    let started = Instant::now();
+    let verdict = black_box(how(snapshot, black_box(&question)));
+    let time = started.elapsed();
+    assert!(matches!(verdict, Verdict::Permit { .. }), "{verdict}");
+    time
 }
 
 fn resident_kib() -> u64 {

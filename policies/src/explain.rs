@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     model::{Action, Model},
-    names::Lineage,
+    names::{self, Lineage},
     question::{Question, Verdict},
     reads::Reads,
     request::Asked,
@@ -54,16 +54,16 @@ pub enum Outcome {
 }
 
 impl Snapshot {
-    /// Explains the decision about `question`. The verdict is [`Snapshot::decide`]'s own, so the two can't differ
+    /// Explains the decision about `question`. The verdict is [`Snapshot::decide_anew`]'s own, so the two can't differ
     /// (case 84).
     pub fn explain(&self, question: &Question<'_>) -> Explanation {
-        let verdict = self.decide(question);
+        let verdict = self.decide_anew(question);
         let (request, candidates) = match Model::get() {
             Ok(model) => {
-                let lineage = self.names.lineage(model, &question.ask);
+                let lineage = self.names.lineage(&question.ask);
                 match self.builder.build(model, &self.names, question, &lineage, Reads::ALL) {
                     Ok(asked) => (
-                        self.request_text(question, &lineage, &asked),
+                        self.request_text(model, question, &asked),
                         self.candidates(question, &lineage, &asked),
                     ),
                     Err(error) => (error.to_string(), Vec::new()),
@@ -74,7 +74,7 @@ impl Snapshot {
         Explanation { request, candidates, verdict, policy: self.digest().to_owned() }
     }
 
-    fn request_text(&self, question: &Question<'_>, lineage: &Lineage, asked: &Asked) -> String {
+    fn request_text(&self, model: &Model, question: &Question<'_>, asked: &Asked) -> String {
         let list = |uid: &EntityUid| {
             let mut parents: Vec<String> =
                 asked.entities.ancestors(uid).into_iter().flatten().map(ToString::to_string).collect();
@@ -86,7 +86,7 @@ impl Snapshot {
         let context = asked.request.context().map_or_else(String::new, ToString::to_string);
         let mut text = format!(
             "principal: {principal}\naction:    {action}\nresource:  {}\ncontext:   {context}",
-            list(&lineage.uid)
+            list(&names::resource(model, &question.ask))
         );
         for entity in asked.entities.iter() {
             for (key, value) in entity.tags() {

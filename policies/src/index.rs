@@ -4,8 +4,6 @@
 //! kept in buckets by action, agent and named resource; a call is evaluated against the few buckets it falls in,
 //! and the answers are joined. What a bucket already guarantees is cut from the scopes of its rules.
 
-use std::collections::HashMap;
-
 use cedar_policy::{
     ActionConstraint, EntityUid, Policy, PolicySet, PrincipalConstraint, ResourceConstraint,
     pst::{self, Template},
@@ -14,7 +12,7 @@ use cedar_policy::{
 use crate::{
     load::Rule,
     model::{Action, Model, PerAction},
-    names::{Lineage, Names, Node},
+    names::{Fixed, Lineage, Names, Node},
     reads::Reads,
 };
 
@@ -32,13 +30,13 @@ pub(crate) struct Bucket {
 #[derive(Debug, Default)]
 struct Table {
     anywhere: Option<Bucket>,
-    at: HashMap<Node, Bucket>,
+    at: Fixed<Node, Bucket>,
 }
 
 #[derive(Debug, Default)]
 struct Tables {
     any_agent: Table,
-    agents: HashMap<String, Table>,
+    agents: Fixed<String, Table>,
 }
 
 /// All rules, by scope.

@@ -1,13 +1,15 @@
 //! Everything Strait knows about Cedar: the schema, strict loading, lints, slices and the decision.
 //!
 //! Takes policy texts and questions in Strait's own words ([`Question`]); gives a [`Verdict`]. No other crate
-//! names a Cedar type.
+//! names a Cedar type. [`url`] is the only reader of URLs and names, so that what people ask about, what policy judges
+//! and what is sent are spelled alike.
 //!
 //! Architecture invariant: a set that doesn't parse, validate or lint is refused whole; any evaluation error
 //! refuses the call.
 #![forbid(unsafe_code)]
 
 mod bounds;
+mod caller;
 mod digest;
 mod explain;
 mod files;
@@ -18,6 +20,7 @@ mod index;
 mod inspected;
 mod lint;
 mod load;
+mod memo;
 mod model;
 mod names;
 mod problem;
@@ -26,6 +29,7 @@ mod reads;
 mod request;
 mod snapshot;
 mod suggest;
+pub mod url;
 
 pub use explain::{Candidate, Explanation, Outcome};
 pub use files::{ReadError, read_dir};

@@ -86,6 +86,8 @@ pub(crate) struct ActionModel {
     pub(crate) uid: EntityUid,
     /// INVARIANT: with every request, or `action in Action::"group"` doesn't match and a forbid fails open.
     pub(crate) entity: Entity,
+    /// A resource of its type, for requests whose rules don't look at it.
+    pub(crate) any_resource: EntityUid,
 }
 
 /// The schema and what was made from it.
@@ -120,16 +122,17 @@ impl Model {
         let schema = Schema::from_schema_fragments([fragment]).map_err(|error| broken(&error))?;
         let action_entities = schema.action_entities().map_err(|error| broken(&error))?;
         let type_name = |name: &str| name.parse::<EntityTypeName>().map_err(|error| broken(&error));
-        let uid = |text: &str| text.parse::<EntityUid>().map_err(|error| broken(&error));
-        let action = |action: Action| {
-            let uid = uid(&format!("Action::\"{}\"", action.id()))?;
+        let uid_of = |text: &str| text.parse::<EntityUid>().map_err(|error| broken(&error));
+        let action = |action: Action, resource: &str| {
+            let uid = uid_of(&format!("Action::\"{}\"", action.id()))?;
             let entity = action_entities.get(&uid).cloned().ok_or_else(|| broken(&uid))?;
-            Ok(ActionModel { uid, entity })
+            let any_resource = uid_of(&format!("{resource}::\"\""))?;
+            Ok(ActionModel { uid, entity, any_resource })
         };
         let actions = PerAction {
-            http: action(Action::Http)?,
-            connect: action(Action::Connect)?,
-            dns: action(Action::Dns)?,
+            http: action(Action::Http, "Url")?,
+            connect: action(Action::Connect, "Endpoint")?,
+            dns: action(Action::Dns, "Name")?,
         };
         let types = Types {
             run: type_name("Run")?,
@@ -140,7 +143,7 @@ impl Model {
             endpoint: type_name("Endpoint")?,
             name: type_name("Name")?,
         };
-        let query = uid("Values::\"query\"")?;
+        let query = uid_of("Values::\"query\"")?;
         Ok(Self { schema, schema_json, types, actions, query, action_entities })
     }
 }

@@ -4,8 +4,9 @@
 //! left out: Cedar can't make an entity out of text, so no rule can ask for them.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeSet, HashMap},
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
 };
 
 use cedar_policy::{EntityId, EntityTypeName, EntityUid};
@@ -19,23 +20,37 @@ use crate::{
 /// A named entity, by number.
 pub(crate) type Node = u32;
 
+/// A map with keys of the operator's, looked up with texts of a run's: nobody but the operator can fill it.
+pub(crate) type Fixed<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
 /// Every entity that the loaded rules name.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     uids: Vec<EntityUid>,
     by_uid: HashMap<EntityUid, Node>,
     /// Type, then id: so that a lookup borrows its text.
-    by_type: HashMap<String, HashMap<String, Node>>,
-    nets: HashMap<(IpAddr, u8), Node>,
+    by_type: Fixed<String, Fixed<String, Node>>,
+    /// By name or literal address without brackets.
+    spots: Fixed<String, Spot>,
+    nets: Fixed<(IpAddr, u8), Node>,
     /// Prefix lengths in use, longest first.
     prefixes: BTreeSet<std::cmp::Reverse<u8>>,
+    /// Whether rules name entities of these types at all.
+    urls: bool,
+    domains: bool,
 }
 
-/// A resource and the named entities it is or belongs to.
+/// What rules call one host: one lookup for all of it.
+#[derive(Debug, Default)]
+struct Spot {
+    host: Option<Node>,
+    domain: Option<Node>,
+    endpoints: Vec<(u16, Node)>,
+}
+
+/// The named entities that a resource is or belongs to.
 #[derive(Debug)]
 pub(crate) struct Lineage {
-    /// The resource.
-    pub(crate) uid: EntityUid,
     /// Itself, if it is named, and its named ancestors.
     pub(crate) nodes: Vec<Node>,
 }
@@ -57,11 +72,25 @@ impl Names {
         }
         let kind = uid.type_name().to_string();
         let id: &str = uid.id().unescaped();
-        if kind == "Net"
-            && let Some((base, prefix)) = parse_net(id)
-        {
-            self.nets.insert((base, prefix), node);
-            self.prefixes.insert(std::cmp::Reverse(prefix));
+        match kind.as_str() {
+            "Net" => {
+                if let Some((base, prefix)) = parse_net(id) {
+                    self.nets.insert((base, prefix), node);
+                    self.prefixes.insert(std::cmp::Reverse(prefix));
+                }
+            }
+            "Host" => self.spots.entry(id.to_owned()).or_default().host = Some(node),
+            "Domain" => {
+                self.domains = true;
+                self.spots.entry(id.to_owned()).or_default().domain = Some(node);
+            }
+            "Endpoint" => {
+                if let Some((host, port)) = parse_endpoint(id) {
+                    self.spots.entry(host.to_owned()).or_default().endpoints.push((port, node));
+                }
+            }
+            "Url" => self.urls = true,
+            _ => {}
         }
         self.by_type.entry(kind).or_default().insert(id.to_owned(), node);
         self.by_uid.insert(uid.clone(), node);
@@ -83,56 +112,52 @@ impl Names {
         self.by_type.get(kind).into_iter().flat_map(|ids| ids.keys().map(String::as_str))
     }
 
-    /// The resource that `ask` is about. The only place where a resource and its parents are made.
-    pub(crate) fn lineage(&self, model: &Model, ask: &Ask<'_>) -> Lineage {
+    /// What the resource that `ask` is about is and belongs to. With [`resource`] the only place where a resource
+    /// and its parents are made.
+    pub(crate) fn lineage(&self, ask: &Ask<'_>) -> Lineage {
+        let mut nodes = Vec::with_capacity(8);
         match ask {
             Ask::Http(http) => {
-                let place = Place::of(Some(http.host), http.address);
-                let url = url(http, &place);
-                let mut nodes = self.endpoint(&place, http.port);
-                nodes.extend(self.find("Url", &url));
-                Lineage { uid: uid(&model.types.url, &url), nodes }
-            }
-            Ask::Connect { host, address, port } => {
-                let place = Place::of(*host, *address);
-                Lineage {
-                    uid: uid(&model.types.endpoint, &place.endpoint(*port)),
-                    nodes: self.endpoint(&place, *port),
+                self.endpoint(&Place::of(Some(http.host), http.address), http.port, &mut nodes);
+                if self.urls {
+                    nodes.extend(self.find("Url", &url(http)));
                 }
             }
+            Ask::Connect { host, address, port } => {
+                self.endpoint(&Place::of(*host, *address), *port, &mut nodes);
+            }
             Ask::Dns { name, .. } => {
-                let mut nodes = Vec::new();
                 self.domains(name, &mut nodes);
                 nodes.extend(self.find("Name", name));
-                Lineage { uid: uid(&model.types.name, name), nodes }
             }
         }
+        Lineage { nodes }
     }
 
     fn find(&self, kind: &str, id: &str) -> Option<Node> {
         self.by_type.get(kind)?.get(id).copied()
     }
 
-    fn endpoint(&self, place: &Place, port: u16) -> Vec<Node> {
-        let mut nodes = Vec::with_capacity(4);
-        if self.by_type.contains_key("Endpoint") {
-            nodes.extend(self.find("Endpoint", &place.endpoint(port)));
+    fn endpoint(&self, place: &Place<'_>, port: u16, nodes: &mut Vec<Node>) {
+        if let Some(spot) = self.spots.get(&*place.host) {
+            nodes.extend(spot.host);
+            nodes.extend(spot.endpoints.iter().filter(|(open, _)| *open == port).map(|(_, node)| node));
         }
-        nodes.extend(self.find("Host", &place.host));
         match place.address {
-            Some(address) => self.ranges(address, &mut nodes),
-            None => self.domains(&place.host, &mut nodes),
+            Some(address) => self.ranges(address, nodes),
+            None => self.domains(&place.host, nodes),
         }
-        nodes
     }
 
     /// Every named domain that `name` is or is below: label by label, so that `evilexample.com` is not in
     /// `example.com`.
     fn domains(&self, name: &str, nodes: &mut Vec<Node>) {
-        let Some(domains) = self.by_type.get("Domain") else { return };
+        if !self.domains {
+            return;
+        }
         let mut rest = name;
         loop {
-            nodes.extend(domains.get(rest));
+            nodes.extend(self.spots.get(rest).and_then(|spot| spot.domain));
             match rest.split_once('.') {
                 Some((_, parent)) => rest = parent,
                 None => return,
@@ -149,26 +174,37 @@ impl Names {
     }
 }
 
+/// The resource that `ask` is about.
+pub(crate) fn resource(model: &Model, ask: &Ask<'_>) -> EntityUid {
+    match ask {
+        Ask::Http(http) => uid(&model.types.url, &url(http)),
+        Ask::Connect { host, address, port } => {
+            uid(&model.types.endpoint, &Place::of(*host, *address).endpoint(*port))
+        }
+        Ask::Dns { name, .. } => uid(&model.types.name, name),
+    }
+}
+
 /// Host part of a resource: a name or a literal address.
-struct Place {
-    host: String,
+struct Place<'a> {
+    host: Cow<'a, str>,
     address: Option<IpAddr>,
 }
 
-impl Place {
-    fn of(host: Option<&str>, address: Option<IpAddr>) -> Self {
+impl<'a> Place<'a> {
+    fn of(host: Option<&'a str>, address: Option<IpAddr>) -> Self {
         let address = address.map(|address| address.to_canonical());
         let host = match (address, host) {
-            (Some(address), _) => address.to_string(),
-            (None, host) => host.unwrap_or_default().to_owned(),
+            (Some(address), _) => Cow::Owned(address.to_string()),
+            (None, host) => Cow::Borrowed(host.unwrap_or_default()),
         };
         Self { host, address }
     }
 
-    fn bracketed(&self) -> String {
+    fn bracketed(&self) -> Cow<'_, str> {
         match self.address {
-            Some(IpAddr::V6(_)) => format!("[{}]", self.host),
-            _ => self.host.clone(),
+            Some(IpAddr::V6(_)) => Cow::Owned(format!("[{}]", self.host)),
+            _ => Cow::Borrowed(&*self.host),
         }
     }
 
@@ -177,10 +213,24 @@ impl Place {
     }
 }
 
-fn url(http: &HttpAsk<'_>, place: &Place) -> String {
+fn url(http: &HttpAsk<'_>) -> String {
+    let place = Place::of(Some(http.host), http.address);
     let own_port = matches!((http.scheme, http.port), ("http", 80) | ("https", 443));
-    let authority = if own_port { place.bracketed() } else { place.endpoint(http.port) };
+    let authority = if own_port { place.bracketed() } else { Cow::Owned(place.endpoint(http.port)) };
     format!("{}://{authority}{}", http.scheme, http.path)
+}
+
+/// Host without brackets, and port, of an `Endpoint` id; `None` if no resource is ever spelled like it.
+fn parse_endpoint(id: &str) -> Option<(&str, u16)> {
+    let (authority, digits) = id.rsplit_once(':')?;
+    let port: u16 = digits.parse().ok()?;
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']').filter(|inside| inside.parse::<Ipv6Addr>().is_ok())?,
+        None if authority.contains(':') => return None,
+        None => authority,
+    };
+    // `+443` and `0443` are numbers too, and no request is spelled so.
+    (port.to_string() == digits).then_some((host, port))
 }
 
 /// `Endpoint` id of a host and port, as rules write it.

@@ -8,6 +8,8 @@ use strait_contract::{
     run::{Process, RunInfo},
 };
 
+use crate::url::Target;
+
 /// One call to decide.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
@@ -72,6 +74,25 @@ pub struct HttpAsk<'a> {
     pub content_type: Option<&'a str>,
 }
 
+impl<'a> HttpAsk<'a> {
+    /// A request without a body for `target`, whose decoded `query` the caller keeps ([`Target::query_pairs`]).
+    pub fn to(method: &'a str, target: &'a Target, query: &'a [(String, String)], via: &'a str) -> Self {
+        Self {
+            method,
+            scheme: target.scheme().as_str(),
+            host: target.host_text(),
+            port: target.port(),
+            path: target.path(),
+            query,
+            query_bytes: target.query().map_or(0, |query| u32::try_from(query.len()).unwrap_or(u32::MAX)),
+            via,
+            address: target.host().address(),
+            body_bytes: None,
+            content_type: None,
+        }
+    }
+}
+
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "decision", rename_all = "camelCase")]
@@ -101,6 +122,11 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Whether a rule could not be evaluated.
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self, Self::Refuse { code: Code::PolicyError, .. })
+    }
+
     /// Whether it is a refusal for want of a permit: then [`crate::suggest`] helps, else it doesn't.
     pub fn is_unpermitted(&self) -> bool {
         matches!(self, Self::Refuse { code: Code::ToolCallDenied, rules, .. } if rules.is_empty())

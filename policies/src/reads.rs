@@ -1,10 +1,11 @@
-//! Which attributes of `context` a rule can read, so that only those are built.
+//! What of a call a rule can read, so that only that is built and compared: attributes of `context`, and whether it
+//! looks at the resource. The principal isn't here: it counts as read by every rule.
 //!
 //! INVARIANT: anything that isn't understood exactly counts as reading everything.
 
-use cedar_policy::pst::{Clause, Expr, Template, Var};
+use cedar_policy::pst::{Clause, Expr, ResourceConstraint, Template, Var};
 
-/// A set of attributes of `context`.
+/// A set of attributes of `context`, and the resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reads(u32);
 
@@ -12,7 +13,7 @@ macro_rules! attributes {
     ($($bit:literal $name:ident = $text:literal,)*) => {
         impl Reads {
             $(pub(crate) const $name: Self = Self(1 << $bit);)*
-            /// Every attribute there is.
+            /// Everything there is.
             pub(crate) const ALL: Self = Self($(Self::$name.0)|*);
             fn attribute(name: &str) -> Self {
                 match name { $($text => Self::$name,)* _ => Self::ALL }
@@ -39,9 +40,21 @@ attributes! {
     // Not attributes of `context` but of `context.process`.
     14 PROCESS_EXE = "process.exe",
     15 PROCESS_DIGEST = "process.digest",
+    // The resource and what it is in, where the index doesn't answer that already.
+    16 RESOURCE = "(resource)",
 }
 
 impl Reads {
+    /// As a number, for keys.
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bit(bit: u32) -> Self {
+        Self(1 << bit)
+    }
+
     pub(crate) fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -51,9 +64,14 @@ impl Reads {
         Self(self.0 | other.0)
     }
 
-    /// What the conditions of `rule` can read.
+    /// What `rule` can read.
     pub(crate) fn of(rule: &Template) -> Self {
-        rule.clauses().iter().fold(Self::default(), |reads, clause| match clause {
+        let scope = match rule.resource {
+            // Its type is known without it.
+            ResourceConstraint::Any | ResourceConstraint::Is(_) => Self::default(),
+            _ => Self::RESOURCE,
+        };
+        rule.clauses().iter().fold(scope, |reads, clause| match clause {
             Clause::When(condition) | Clause::Unless(condition) => {
                 reads.with(condition.reduce(&|part| Self::part(part), &Self::with, Self::default()))
             }
@@ -78,6 +96,7 @@ impl Reads {
                 _ => None,
             },
             Expr::Var(Var::Context) => Some(Self::ALL),
+            Expr::Var(Var::Resource) => Some(Self::RESOURCE),
             _ => None,
         }
     }

@@ -1,29 +1,24 @@
 //! From a question to what Cedar is asked: request and entities.
 //!
-//! Architecture invariant: entities are made here and in [`crate::names`] only, always with the run, the action and
-//! the resource and their parents. An entity that is left out makes forbids weaker. Nothing a run wrote is ever
-//! parsed as JSON by Cedar: `{"__entity":…}` would become a reference.
+//! Architecture invariant: entities are made here, in [`crate::names`] and in [`crate::caller`] only, always with the
+//! run, the action and their parents, and with the resource and its parents if any rule can look at them. An entity
+//! that is left out makes forbids weaker. Nothing a run wrote is ever parsed as JSON by Cedar: `{"__entity":…}` would
+//! become a reference.
 
-use std::{
-    cell::RefCell,
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, net::IpAddr, rc::Rc, sync::Arc};
 
 use arc_swap::ArcSwapOption;
-use cedar_policy::{Context, Entities, Entity, EntityUid, Request, RestrictedExpression};
+use cedar_policy::{Context, Entities, Entity, Request, RestrictedExpression};
 use jiff::{Timestamp, tz::TimeZone};
-use strait_contract::run::{Process, RunInfo};
+use strait_contract::run::Process;
 
 use crate::{
+    caller::Caller,
     model::{Action, Model},
-    names::{Lineage, Names, uid},
+    names::{self, Lineage, Names},
     question::{Ask, HttpAsk, Question},
     reads::Reads,
 };
-
-/// Runs whose entities a thread keeps.
-const CALLERS_KEPT: usize = 256;
 
 /// The question can't be put to Cedar. A fault inside Strait; the call is refused.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +26,7 @@ const CALLERS_KEPT: usize = 256;
 pub(crate) struct BadQuestion(String);
 
 impl BadQuestion {
-    fn from(error: impl std::fmt::Display) -> Self {
+    pub(crate) fn from(error: impl std::fmt::Display) -> Self {
         Self(error.to_string())
     }
 }
@@ -67,7 +62,7 @@ pub(crate) fn canonical(ask: &Ask<'_>) -> Result<(), BadQuestion> {
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) request: Request,
-    pub(crate) entities: Entities,
+    pub(crate) entities: Rc<Entities>,
 }
 
 /// Builds requests; keeps the time of the current second.
@@ -77,7 +72,7 @@ pub(crate) struct Builder {
     second: ArcSwapOption<(i64, Context)>,
 }
 
-type Pairs = Vec<(String, RestrictedExpression)>;
+type Pair = (String, RestrictedExpression);
 
 impl Builder {
     /// `zone` is the one that `hour` and `weekday` are in.
@@ -85,7 +80,7 @@ impl Builder {
         Self { zone, second: ArcSwapOption::empty() }
     }
 
-    /// The request for `question`, with the attributes of `reads` in its context.
+    /// The request for `question`, with what `reads` names in it and no more.
     pub(crate) fn build(
         &self,
         model: &Model,
@@ -96,50 +91,44 @@ impl Builder {
     ) -> Result<Asked, BadQuestion> {
         let action = Action::of(&question.ask);
         let context = self.context(model, question, reads)?;
-        let values = match &question.ask {
-            Ask::Http(http) if reads.contains(Reads::QUERY) => Some(query(model, http)?),
-            _ => None,
+        let caller = Caller::of(model, question.run)?;
+        let mut entities = caller.base(model, action)?;
+        let mut more = Vec::new();
+        let uid = if reads.contains(Reads::RESOURCE) {
+            let uid = names::resource(model, &question.ask);
+            let parents = lineage.nodes.iter().filter_map(|node| names.uid(*node));
+            let parents = parents.filter(|parent| **parent != uid).cloned().collect();
+            more.push(Entity::new_no_attrs(uid.clone(), parents));
+            uid
+        } else {
+            // No rule can tell it from any other of its type.
+            model.actions.get(action).any_resource.clone()
         };
-        let parents = lineage
-            .nodes
-            .iter()
-            .filter_map(|node| names.uid(*node))
-            .filter(|uid| **uid != lineage.uid)
-            .cloned()
-            .collect();
-        let resource = Entity::new_no_attrs(lineage.uid.clone(), parents);
-        let (run, base) = caller(model, question.run, action)?;
-        let entities =
-            base.add_entities([resource].into_iter().chain(values), None).map_err(BadQuestion::from)?;
+        if let Ask::Http(http) = &question.ask
+            && reads.contains(Reads::QUERY)
+        {
+            more.push(query(model, http)?);
+        }
+        if !more.is_empty() {
+            entities = Rc::new((*entities).clone().add_entities(more, None).map_err(BadQuestion::from)?);
+        }
         let action = model.actions.get(action).uid.clone();
         let request =
-            Request::new(run, action, lineage.uid.clone(), context, None).map_err(BadQuestion::from)?;
+            Request::new(caller.uid.clone(), action, uid, context, None).map_err(BadQuestion::from)?;
         Ok(Asked { request, entities })
     }
 
     fn context(&self, model: &Model, question: &Question<'_>, reads: Reads) -> Result<Context, BadQuestion> {
-        let mut pairs = Pairs::new();
-        match &question.ask {
-            Ask::Http(http) => http_pairs(model, http, reads, &mut pairs),
-            Ask::Connect { host, address, port } => {
-                pairs.extend(host.filter(|_| reads.contains(Reads::HOST)).map(|host| text("host", host)));
-                pairs.extend(address.filter(|_| reads.contains(Reads::ADDRESS)).map(ip));
-                if reads.contains(Reads::PORT) {
-                    pairs.push(long("port", u64::from(*port)));
-                }
-            }
-            Ask::Dns { record_type, .. } => {
-                if reads.contains(Reads::RECORD_TYPE) {
-                    pairs.push(text("recordType", record_type));
-                }
-            }
-        }
-        if let Some(process) = question.process.filter(|_| reads.contains(Reads::PROCESS)) {
-            pairs.push(("process".to_owned(), process_record(process)?));
-        }
+        let mut pairs: Vec<Pair> = Vec::with_capacity(8);
+        attributes(question, reads, |name, value| {
+            pairs.push((name.to_owned(), value.expression(model)?));
+            Ok(())
+        })?;
         if reads.contains(Reads::TIME) {
             let time = self.time(question.now_ms)?;
             time.merge(pairs).map_err(BadQuestion::from)
+        } else if pairs.is_empty() {
+            Ok(Context::empty())
         } else {
             Context::from_pairs(pairs).map_err(BadQuestion::from)
         }
@@ -172,52 +161,76 @@ impl Builder {
     }
 }
 
-fn text(key: &str, value: &str) -> (String, RestrictedExpression) {
+/// An attribute of `context`, before Cedar.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Value<'a> {
+    Text(&'a str),
+    Number(u64),
+    Address(IpAddr),
+    Query(&'a [(String, String)]),
+    Process(&'a Process),
+}
+
+/// Gives `each` every attribute of the call that `reads` names, `time` excepted. The only list of them: what Cedar is
+/// asked and what tells one remembered decision from another can't differ.
+pub(crate) fn attributes<'a, E>(
+    question: &Question<'a>,
+    reads: Reads,
+    mut each: impl FnMut(&'static str, Value<'a>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut give = |bit, name, value: Option<Value<'a>>| match value {
+        Some(value) if reads.contains(bit) => each(name, value),
+        _ => Ok(()),
+    };
+    let text = |text: &'a str| Some(Value::Text(text));
+    match &question.ask {
+        Ask::Http(http) => {
+            give(Reads::METHOD, "method", text(http.method))?;
+            give(Reads::SCHEME, "scheme", text(http.scheme))?;
+            give(Reads::HOST, "host", text(http.host))?;
+            give(Reads::PORT, "port", Some(Value::Number(http.port.into())))?;
+            give(Reads::PATH, "path", text(http.path))?;
+            give(Reads::QUERY, "query", Some(Value::Query(http.query)))?;
+            give(Reads::QUERY_BYTES, "queryBytes", Some(Value::Number(http.query_bytes.into())))?;
+            give(Reads::BODY_BYTES, "bodyBytes", http.body_bytes.map(Value::Number))?;
+            give(Reads::CONTENT_TYPE, "contentType", http.content_type.map(Value::Text))?;
+            give(Reads::VIA, "via", text(http.via))?;
+            give(Reads::ADDRESS, "address", http.address.map(Value::Address))?;
+        }
+        Ask::Connect { host, address, port } => {
+            give(Reads::HOST, "host", host.map(Value::Text))?;
+            give(Reads::PORT, "port", Some(Value::Number((*port).into())))?;
+            give(Reads::ADDRESS, "address", address.map(Value::Address))?;
+        }
+        Ask::Dns { record_type, .. } => give(Reads::RECORD_TYPE, "recordType", text(record_type))?,
+    }
+    give(Reads::PROCESS, "process", question.process.map(Value::Process))
+}
+
+impl Value<'_> {
+    fn expression(self, model: &Model) -> Result<RestrictedExpression, BadQuestion> {
+        Ok(match self {
+            Self::Text(text) => RestrictedExpression::new_string(text.to_owned()),
+            Self::Number(number) => long(number),
+            // Cedar refuses `::ffff:10.0.0.1`, and a range of v4 addresses wouldn't hold it.
+            Self::Address(address) => RestrictedExpression::new_ip(address.to_canonical().to_string()),
+            Self::Query(_) => RestrictedExpression::new_entity_uid(model.query.clone()),
+            Self::Process(process) => process_record(process)?,
+        })
+    }
+}
+
+fn text(key: &str, value: &str) -> Pair {
     (key.to_owned(), RestrictedExpression::new_string(value.to_owned()))
 }
 
 /// Numbers beyond `i64` are held at its end: they compare right with every number a rule can name.
-fn long(key: &str, value: u64) -> (String, RestrictedExpression) {
-    (key.to_owned(), RestrictedExpression::new_long(i64::try_from(value).unwrap_or(i64::MAX)))
-}
-
-fn ip(address: std::net::IpAddr) -> (String, RestrictedExpression) {
-    // Cedar refuses `::ffff:10.0.0.1`, and a range of v4 addresses wouldn't hold it.
-    ("address".to_owned(), RestrictedExpression::new_ip(address.to_canonical().to_string()))
-}
-
-fn http_pairs(model: &Model, http: &HttpAsk<'_>, reads: Reads, pairs: &mut Pairs) {
-    for (bit, key, value) in [
-        (Reads::METHOD, "method", http.method),
-        (Reads::SCHEME, "scheme", http.scheme),
-        (Reads::HOST, "host", http.host),
-        (Reads::PATH, "path", http.path),
-        (Reads::VIA, "via", http.via),
-    ] {
-        if reads.contains(bit) {
-            pairs.push(text(key, value));
-        }
-    }
-    if reads.contains(Reads::PORT) {
-        pairs.push(long("port", u64::from(http.port)));
-    }
-    if reads.contains(Reads::QUERY) {
-        pairs.push(("query".to_owned(), RestrictedExpression::new_entity_uid(model.query.clone())));
-    }
-    if reads.contains(Reads::QUERY_BYTES) {
-        pairs.push(long("queryBytes", u64::from(http.query_bytes)));
-    }
-    if let Some(bytes) = http.body_bytes.filter(|_| reads.contains(Reads::BODY_BYTES)) {
-        pairs.push(long("bodyBytes", bytes));
-    }
-    if let Some(kind) = http.content_type.filter(|_| reads.contains(Reads::CONTENT_TYPE)) {
-        pairs.push(text("contentType", kind));
-    }
-    pairs.extend(http.address.filter(|_| reads.contains(Reads::ADDRESS)).map(ip));
+fn long(value: u64) -> RestrictedExpression {
+    RestrictedExpression::new_long(i64::try_from(value).unwrap_or(i64::MAX))
 }
 
 fn process_record(process: &Process) -> Result<RestrictedExpression, BadQuestion> {
-    let mut fields = vec![text("comm", &process.comm), long("uid", u64::from(process.uid))];
+    let mut fields = vec![text("comm", &process.comm), ("uid".to_owned(), long(process.uid.into()))];
     fields.extend(process.exe.as_deref().map(|exe| text("exe", exe)));
     fields.extend(process.digest.as_deref().map(|digest| text("digest", digest)));
     RestrictedExpression::new_record(fields).map_err(BadQuestion::from)
@@ -232,51 +245,4 @@ fn query(model: &Model, http: &HttpAsk<'_>) -> Result<Entity, BadQuestion> {
     let tags =
         values.into_iter().map(|(key, values)| (key.to_owned(), RestrictedExpression::new_set(values)));
     Entity::new_with_tags(model.query.clone(), [], [], tags).map_err(BadQuestion::from)
-}
-
-/// What was made of a run and an action.
-struct Caller {
-    run: RunInfo,
-    uid: EntityUid,
-    entities: Entities,
-}
-
-thread_local! {
-    /// Entities of the runs this thread saw: making them costs as much as a decision. A kept value is used only if
-    /// the run it was made from is equal, so what is kept can't be wrong.
-    static CALLERS: RefCell<HashMap<(u64, Action), Caller>> = RefCell::default();
-}
-
-/// The run and the entities of it and of the action.
-fn caller(model: &Model, run: &RunInfo, action: Action) -> Result<(EntityUid, Entities), BadQuestion> {
-    CALLERS.with_borrow_mut(|callers| {
-        match callers.get(&(run.number, action)) {
-            Some(kept) if kept.run == *run => return Ok((kept.uid.clone(), kept.entities.clone())),
-            Some(_) => {}
-            None if callers.len() >= CALLERS_KEPT => callers.clear(),
-            None => {}
-        }
-        let entity = run_entity(model, run)?;
-        let uid = entity.uid();
-        let action_entity = model.actions.get(action).entity.clone();
-        let entities = Entities::from_entities([entity, action_entity], None).map_err(BadQuestion::from)?;
-        let caller = Caller { run: run.clone(), uid: uid.clone(), entities: entities.clone() };
-        callers.insert((run.number, action), caller);
-        Ok((uid, entities))
-    })
-}
-
-fn run_entity(model: &Model, run: &RunInfo) -> Result<Entity, BadQuestion> {
-    let types = &model.types;
-    let labels = run.labels.iter().cloned().map(RestrictedExpression::new_string);
-    let user = RestrictedExpression::new_entity_uid(uid(&types.user, &run.started_by));
-    let attributes = HashMap::from([
-        ("startedBy".to_owned(), user),
-        text("agent", run.agent.as_str()),
-        text("version", &run.version),
-        ("labels".to_owned(), RestrictedExpression::new_set(labels)),
-    ]);
-    let version = format!("{}/{}", run.agent, run.version);
-    let parents = HashSet::from([uid(&types.version, &version), uid(&types.agent, run.agent.as_str())]);
-    Entity::new(uid(&types.run, run.id.as_str()), attributes, parents).map_err(BadQuestion::from)
 }

@@ -1,21 +1,28 @@
 //! One loaded policy set, ready to decide.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use cedar_policy::{AuthorizationError, Authorizer, Decision, Policy, Response};
 use jiff::tz::TimeZone;
 use strait_contract::{code::Code, message::PolicyFile, run::Process};
 
 use crate::{
-    bounds, digest,
+    bounds,
+    caller::Caller,
+    digest,
     index::{Bucket, Index},
     inspected::{self, PathRule},
-    load,
+    load, memo,
     model::{Action, Model},
     names::{Lineage, Names},
     problem::{Problem, Refused},
     question::{Question, Verdict},
     reads::Reads,
-    request::{self, Builder},
+    request::{self, BadQuestion, Builder},
 };
+
+/// Numbers of sets; 0 is none's.
+static SERIALS: AtomicU64 = AtomicU64::new(1);
 
 /// A policy set that was checked whole. Sharing it needs no lock; replacing it is the caller's business.
 #[derive(Debug)]
@@ -28,6 +35,8 @@ pub struct Snapshot {
     rules: usize,
     path_rules: Vec<PathRule>,
     epoch: u64,
+    /// Of this set alone, while an epoch may come again.
+    serial: u64,
 }
 
 impl Snapshot {
@@ -63,6 +72,7 @@ impl Snapshot {
                 rules: rules.len(),
                 path_rules: inspected::path_rules(model, &rules),
                 epoch,
+                serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             })
         })
     }
@@ -78,6 +88,7 @@ impl Snapshot {
             rules: 0,
             path_rules: Vec::new(),
             epoch: 0,
+            serial: SERIALS.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -111,35 +122,52 @@ impl Snapshot {
     /// Whether a rule that can concern `question` reads `context.process`. If so, [`Question::process`] should be
     /// filled in before [`Self::decide`], which refuses otherwise.
     pub fn reads_process(&self, question: &Question<'_>) -> bool {
-        Model::get().is_ok_and(|model| {
-            let lineage = self.names.lineage(model, &question.ask);
-            self.buckets(question, &lineage).iter().any(|bucket| !bucket.process.is_empty())
-        })
+        let lineage = self.names.lineage(&question.ask);
+        self.buckets(question, &lineage).iter().any(|bucket| !bucket.process.is_empty())
     }
 
     /// Decides. A forbid that matches wins and is named; else any rule that could not be evaluated refuses; else a
     /// permit that matches permits, or holds if all that match are `@approval` rules; else the call is refused.
+    ///
+    /// What was decided for an equal call is remembered for as long as the set and the run live; rules that read the
+    /// time are always asked.
     pub fn decide(&self, question: &Question<'_>) -> Verdict {
-        match self.tally(question) {
-            Ok(tally) => tally.verdict(),
-            Err(why) => failed(Vec::new(), why),
-        }
+        self.try_decide(question).unwrap_or_else(|why| failed(Vec::new(), why.to_string()))
     }
 
-    /// What the rules say that can concern `question`.
-    fn tally(&self, question: &Question<'_>) -> Result<Tally<'_>, String> {
-        let model = Model::get().map_err(|error| error.to_string())?;
-        request::canonical(&question.ask).map_err(|error| error.to_string())?;
-        let lineage = self.names.lineage(model, &question.ask);
+    fn try_decide(&self, question: &Question<'_>) -> Result<Verdict, BadQuestion> {
+        let slice = self.slice(question)?;
+        if slice.buckets.is_empty() {
+            return Ok(no_permit());
+        }
+        let caller = Caller::of(Model::get().map_err(BadQuestion::from)?, question.run)?;
+        let anew = || verdict(self.tally(question, &slice));
+        Ok(memo::remembered(self.serial, &caller, question, &slice.lineage, slice.reads, anew))
+    }
+
+    /// [`Self::decide`] with nothing remembered, neither before nor after.
+    pub fn decide_anew(&self, question: &Question<'_>) -> Verdict {
+        verdict(self.slice(question).and_then(|slice| self.tally(question, &slice)))
+    }
+
+    /// The rules that can concern `question`.
+    fn slice(&self, question: &Question<'_>) -> Result<Slice<'_>, BadQuestion> {
+        request::canonical(&question.ask)?;
+        let lineage = self.names.lineage(&question.ask);
         let buckets = self.buckets(question, &lineage);
+        let reads = buckets.iter().fold(Reads::default(), |reads, bucket| reads.with(bucket.reads));
+        Ok(Slice { lineage, buckets, reads })
+    }
+
+    /// What those rules say.
+    fn tally<'a>(&self, question: &Question<'_>, slice: &Slice<'a>) -> Result<Tally<'a>, BadQuestion> {
         let mut tally = Tally::default();
-        if buckets.is_empty() {
+        if slice.buckets.is_empty() {
             return Ok(tally);
         }
-        let reads = buckets.iter().fold(Reads::default(), |reads, bucket| reads.with(bucket.reads));
-        let asked = self.builder.build(model, &self.names, question, &lineage, reads);
-        let asked = asked.map_err(|error| error.to_string())?;
-        for bucket in buckets {
+        let model = Model::get().map_err(BadQuestion::from)?;
+        let asked = self.builder.build(model, &self.names, question, &slice.lineage, slice.reads)?;
+        for bucket in &slice.buckets {
             let answer = self.authorizer.is_authorized(&asked.request, &bucket.rules, &asked.entities);
             tally.count(&answer, bucket, question.process);
         }
@@ -149,6 +177,14 @@ impl Snapshot {
     pub(crate) fn buckets(&self, question: &Question<'_>, lineage: &Lineage) -> Vec<&Bucket> {
         self.index.buckets(Action::of(&question.ask), question.run.agent.as_str(), lineage)
     }
+}
+
+/// The rules that can concern a call.
+struct Slice<'a> {
+    lineage: Lineage,
+    buckets: Vec<&'a Bucket>,
+    /// What any of them reads.
+    reads: Reads,
 }
 
 /// What the buckets said, joined. Errors count wherever they are; forbids count wherever they are; permits count
@@ -225,6 +261,10 @@ fn unknown(process: Option<&Process>, reads: Reads) -> Option<&'static str> {
         }
         Some(_) => None,
     }
+}
+
+fn verdict(tally: Result<Tally<'_>, BadQuestion>) -> Verdict {
+    tally.map_or_else(|why| failed(Vec::new(), why.to_string()), Tally::verdict)
 }
 
 fn failed(rules: Vec<String>, reason: String) -> Verdict {

@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 use strait_contract::run::{Process, RunInfo};
-use strait_policies::{Ask, HttpAsk, PolicyFile, Question, Snapshot, Verdict, read_dir};
+use strait_policies::{Ask, HttpAsk, PolicyFile, Question, Snapshot, Verdict, read_dir, url::Target};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -79,20 +79,12 @@ impl Case {
         };
         match words[..] {
             ["http", method, url] => {
-                let url = url::Url::parse(url).unwrap();
-                let query: Vec<_> = url.query_pairs().into_owned().collect();
+                let target = Target::from_absolute(url).unwrap();
+                let query = target.query_pairs();
                 decide(Ask::Http(HttpAsk {
-                    method,
-                    scheme: url.scheme(),
-                    host: url.host_str().unwrap(),
-                    port: url.port_or_known_default().unwrap(),
-                    path: url.path(),
-                    query: &query,
-                    query_bytes: url.query().map_or(0, |query| u32::try_from(query.len()).unwrap()),
-                    via: "egress",
-                    address: url.host_str().unwrap().parse().ok(),
                     body_bytes: self.body,
                     content_type: self.content_type.as_deref(),
+                    ..HttpAsk::to(method, &target, &query, "egress")
                 }))
             }
             ["connect", endpoint] => {

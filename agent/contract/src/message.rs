@@ -193,3 +193,29 @@ pub struct PolicyFile {
     /// Cedar text.
     pub text: String,
 }
+
+#[cfg(any(test, fuzzing))]
+pub mod properties;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::seqpacket::encode;
+
+    proptest! {
+        #[test]
+        fn no_packet_does_harm(packet in prop::collection::vec(any::<u8>(), 0..200), kind in 0_u8..12) {
+            properties::read_again(&packet);
+            properties::read_again(&[&[kind][..], &packet].concat());
+        }
+    }
+
+    #[test]
+    fn what_is_sent_is_read() {
+        let file = PolicyFile { name: "a".to_owned(), guardrail: true, text: "b".to_owned() };
+        let packet = encode(&file).unwrap();
+        assert_eq!(postcard::from_bytes::<PolicyFile>(&packet).unwrap().text, "b");
+    }
+}

@@ -8,12 +8,18 @@
 
 mod escape;
 mod named;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 mod token;
+
+use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
 pub use escape::is_unprintable;
 
+/// How often what is encoded may have been encoded.
+const DECODINGS: usize = 3;
 /// Mark behind text that was cut.
 const CUT: &str = "…";
 
@@ -28,7 +34,8 @@ pub fn redact_text(text: &str, max: usize) -> String {
 /// A URL with its user information, and key-like path segments and query values, hidden; at most `max` bytes.
 ///
 /// In a query more names count as secret than in a text (`key`, `sig`, `code`…), and components are judged as
-/// they read when percent-decoded.
+/// they read when percent-decoded, up to three times over. In a path the segment behind `token`, `key`, `secret` and the
+/// like is one if it has digits or capitals in it or is long.
 pub fn redact_url(url: &str, max: usize) -> String {
     let mut out = Bounded::new(max);
     let rest = match url.split_once("://") {
@@ -57,12 +64,7 @@ pub fn redact_url(url: &str, max: usize) -> String {
         Some((path, query)) => (path, Some(query)),
         None => (rest, None),
     };
-    for (at, segment) in path.split('/').enumerate() {
-        if at > 0 {
-            out.push_str("/");
-        }
-        component(segment, &mut out);
-    }
+    segments(path, authority, &mut out);
     for (mark, part) in [("?", query), ("#", fragment)] {
         if let Some(part) = part {
             out.push_str(mark);
@@ -70,6 +72,30 @@ pub fn redact_url(url: &str, max: usize) -> String {
         }
     }
     out.finish()
+}
+
+/// The segments of a path. One behind a segment that names a secret, and all behind the first of a Slack webhook's, are
+/// hidden.
+fn segments(path: &str, authority: &str, out: &mut Bounded) {
+    let webhook = authority.to_ascii_lowercase().contains(token::SLACK);
+    let (mut names_next, mut depth) = (false, 0_usize);
+    for (at, segment) in path.split('/').enumerate() {
+        if out.full() {
+            out.cut = true;
+            return;
+        }
+        if at > 0 {
+            out.push_str("/");
+        }
+        let secret = (webhook && depth > 0 && !segment.is_empty()) || (names_next && named::is_odd(segment));
+        if secret {
+            out.hide(segment)
+        } else {
+            component(segment, out)
+        }
+        names_next = !secret && named::names_next_segment(&decoded(segment));
+        depth += usize::from(!segment.is_empty());
+    }
 }
 
 /// `name=value` pairs of a query or fragment.
@@ -118,11 +144,20 @@ fn component(text: &str, out: &mut Bounded) {
     hide_into(text, out);
 }
 
-/// Percent-decoding; what isn't UTF-8 then is replaced.
-fn decoded(text: &str) -> String {
-    if !text.contains(['%', '+']) {
-        return text.to_owned();
+/// Percent-decoding, again while anything is encoded: some servers decode what a proxy in front of them decoded
+/// already. What isn't UTF-8 then is replaced.
+fn decoded(text: &str) -> Cow<'_, str> {
+    let mut text = Cow::Borrowed(text);
+    for _ in 0..DECODINGS {
+        if !text.contains(['%', '+']) {
+            break;
+        }
+        text = Cow::Owned(decoded_once(&text));
     }
+    text
+}
+
+fn decoded_once(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

@@ -4,7 +4,10 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AgentName, RunId};
+use crate::{
+    ids::{AgentName, RunId},
+    redact::redact_text,
+};
 
 /// A run as the agent announces it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,4 +62,22 @@ pub struct Process {
     pub exe: Option<String>,
     /// SHA-256 of the executable, lower-case hex.
     pub digest: Option<String>,
+}
+
+/// Longest command name in a record, bytes: the kernel's 15, each spelled out.
+const MAX_COMM: usize = 128;
+/// Longest path of an executable in a record, bytes.
+const MAX_EXE: usize = 4096;
+
+impl Process {
+    /// What of it may stand in a record: a run names its processes and executables itself, so what looks like a key is
+    /// hidden there too, control characters are spelled out, and both are bounded. Policy is asked about the raw one.
+    #[must_use]
+    pub fn for_record(self) -> Self {
+        Self {
+            comm: redact_text(&self.comm, MAX_COMM),
+            exe: self.exe.map(|exe| redact_text(&exe, MAX_EXE)),
+            ..self
+        }
+    }
 }

@@ -35,6 +35,7 @@ pub fn seen(event: KernelEvent, run: Option<RunId>, processes: &Processes) -> Re
         exe: processes.exe(caller.tgid).map(|exe| exe.to_string()),
         digest: None,
     });
+    let process = process.map(Process::for_record);
     let reason = if event.awaited { Some(SELF_TEST) } else { event.code.and_then(explain) };
     let activity = Activity {
         code: event.code,

@@ -9,11 +9,12 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Subcommand, ValueHint};
 use strait_contract::ids::AgentName;
-use strait_policies::{PolicyFile, Snapshot, Verdict, read_dir};
+use strait_policies::{Explanation, PolicyFile, Snapshot, Verdict, read_dir, url::Names};
 
+use self::call::Misread;
 use crate::instance::Instance;
 
 /// Check, explain and lay out policies
@@ -101,10 +102,10 @@ struct Fmt {
 /// # Errors
 /// Files that can't be read or written, a call that can't be understood. Policies that are refused are no error
 /// but an exit status.
-pub fn run(args: &Args, instance: &Instance) -> Result<ExitCode> {
+pub fn run(args: &Args, instance: &Instance, names: &Names) -> Result<ExitCode> {
     match &args.verb {
         Verb::Check(check) => run_check(check, instance),
-        Verb::Explain(explain) => run_explain(explain, instance),
+        Verb::Explain(explain) => run_explain(explain, instance, names),
         Verb::Fmt(fmt) => run_fmt(fmt, instance),
         Verb::Schema => {
             write!(std::io::stdout(), "{}", strait_policies::schema_text())?;
@@ -157,7 +158,7 @@ fn run_check(check: &Check, instance: &Instance) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_explain(explain: &Explain, instance: &Instance) -> Result<ExitCode> {
+fn run_explain(explain: &Explain, instance: &Instance, names: &Names) -> Result<ExitCode> {
     let files = read(&folder(explain.policies.as_ref(), instance))?;
     let snapshot = match Snapshot::compile(&files, 0) {
         Ok(snapshot) => snapshot,
@@ -168,7 +169,11 @@ fn run_explain(explain: &Explain, instance: &Instance) -> Result<ExitCode> {
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
     let run = call::run_info(&explain.agent, &explain.agent_version, &explain.user, &explain.labels)?;
-    let call = explain.call.read()?;
+    let call = match explain.call.read(names) {
+        Ok(call) => call,
+        Err(Misread::Refused(verdict)) => return unreadable(explain, &snapshot, verdict),
+        Err(Misread::Usage(why)) => bail!(why),
+    };
     let process = explain.process.read();
     let question = call.question(&run, u64::try_from(now.as_millis())?, process.as_ref());
     let explanation = snapshot.explain(&question);
@@ -183,6 +188,19 @@ fn run_explain(explain: &Explain, instance: &Instance) -> Result<ExitCode> {
     }
     let permitted = matches!(explanation.verdict, Verdict::Permit { .. });
     Ok(if permitted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A call that the gateway refuses as it reads it, before any rule is asked.
+fn unreadable(explain: &Explain, snapshot: &Snapshot, verdict: Verdict) -> Result<ExitCode> {
+    let mut out = std::io::stdout();
+    if explain.json {
+        let (request, policy) = (String::new(), snapshot.digest().to_owned());
+        let explanation = Explanation { request, candidates: Vec::new(), verdict, policy };
+        writeln!(out, "{}", serde_json::to_string(&explanation)?)?;
+    } else {
+        writeln!(out, "{verdict}\nno rule is asked about it")?;
+    }
+    Ok(ExitCode::FAILURE)
 }
 
 fn run_fmt(fmt: &Fmt, instance: &Instance) -> Result<ExitCode> {

@@ -25,8 +25,15 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Ready to take runs.
+    /// Ready to take runs, which may call the origin.
     pub(crate) fn new() -> Self {
+        Self::with(
+            "@id(\"read\")\npermit (principal, action == Action::\"http\", resource in Host::\"origin.example\");\n",
+        )
+    }
+
+    /// Ready to take runs under this policy.
+    pub(crate) fn with(policy: &str) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sv{}-{number}", std::process::id());
         let folder = tempfile::Builder::new().prefix(&name).tempdir_in("/var/tmp").unwrap();
@@ -44,13 +51,12 @@ impl Site {
             "[instance]\nname = \"{name}\"\nrun_dir = \"/run/{name}\"\nstate_dir = \"{base}/state\"\n\
              lib_dir = \"{base}/lib\"\nbpffs = \"/sys/fs/bpf/{name}\"\ncgroup = \"{name}\"\n\
              [network]\npool = \"10.212.{number}.0/24\"\n[hosts]\n\"origin.example\" = \"127.0.0.1\"\n\
-             \"other.example\" = \"127.0.0.1\"\n",
+             \"other.example\" = \"127.0.0.1\"\n\"xn--bcher-kva.example\" = \"127.0.0.1\"\n",
             base = base.display(),
         );
         let config = base.join("etc/strait.toml");
         fs::write(&config, text).unwrap();
-        let rule = "@id(\"read\")\npermit (principal, action == Action::\"http\", resource in Host::\"origin.example\");\n";
-        fs::write(base.join("etc/policies/read.cedar"), rule).unwrap();
+        fs::write(base.join("etc/policies/read.cedar"), policy).unwrap();
         let mut site = Self { folder, config, name, agent: None, runs: Vec::new(), origin: origin() };
         site.start_agent();
         site

@@ -335,14 +335,9 @@ impl Rule<'_> {
         self.run.names.name_of(addr).map_or(Judged::Say(Said::NoSuchName), Judged::Pointer)
     }
 
-    /// A name that may be asked about with another type: labels that start with `_` may stand before a public
-    /// name (RFC 8552).
+    /// A name that may be asked about with another type.
     fn special(&self) -> Judged {
-        let mut host = self.name;
-        while let Some((_, rest)) = host.split_once('.').filter(|(label, _)| label.starts_with('_')) {
-            host = rest;
-        }
-        let public = self.query.plain && Name::parse_with(host, &self.settings.names).is_ok();
+        let public = self.query.plain && Name::parse_owner(self.name, &self.settings.names).is_ok();
         if public { self.ask() } else { Judged::Say(Said::NoSuchName) }
     }
 

@@ -11,6 +11,7 @@ pub(crate) mod doh;
 pub mod endpoint;
 pub mod head;
 pub mod headers;
+mod overrides;
 pub mod proxy;
 pub mod read;
 pub mod serve;

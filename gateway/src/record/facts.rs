@@ -87,7 +87,7 @@ impl Line {
 
     /// Puts in what the agent told of the calling process.
     pub(super) fn set_process(&mut self, process: Process) {
-        self.0.process = Some(process);
+        self.0.process = Some(process.for_record());
     }
 
     pub(super) fn rules(&self) -> &[String] {
@@ -157,7 +157,7 @@ pub(crate) fn blank(kind: Kind, caller: Option<&Caller>, via: Option<Via>) -> Bo
         request: None,
         dns: None,
         stream: None,
-        process: caller.and_then(Caller::process),
+        process: caller.and_then(Caller::process).map(Process::for_record),
         cookie: caller.and_then(|caller| caller.flow).map(|flow| flow.cookie),
         count: 1,
         duration_us: None,

@@ -173,6 +173,58 @@ async fn the_path_that_is_judged_is_the_path_that_is_sent_case_26() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_field_would_make_of_a_request_is_refused_unless_it_is_that_already() {
+    let (world, origin) = (World::with(READ_OK).await, Origin::http().await);
+    let host = format!("ok.test:{}", origin.port());
+    let mut refusals = 0;
+    for (field, status) in [
+        ("X-HTTP-Method-Override: DELETE".to_owned(), 400),
+        ("X-Method-Override: post".to_owned(), 400),
+        ("x-http-method: PATCH".to_owned(), 400),
+        ("X_HTTP_Method_Override: DELETE".to_owned(), 400),
+        ("X-HTTP-Method-Override: GET\r\nX-HTTP-Method-Override: PUT".to_owned(), 400),
+        ("X-HTTP-Method-Override: GET, PUT".to_owned(), 400),
+        ("X-HTTP-Method-Override: get".to_owned(), 200),
+        ("X-Original-URL: /admin".to_owned(), 400),
+        ("X-Rewrite-URL: /a?b=d".to_owned(), 400),
+        ("X-Rewrite-URL: //evil.test/a?b=c".to_owned(), 400),
+        ("X-Original-URL: http://evil.test/a?b=c".to_owned(), 400),
+        ("X-Original-URL: ../admin".to_owned(), 400),
+        ("X-Original-URL: ".to_owned(), 400),
+        ("X-Original-URL: /x/../%61?b=c".to_owned(), 200),
+        (format!("X-Original-URL: http://OK.test:{}/a?b=c", origin.port()), 200),
+        ("X-Original-Purpose: /admin".to_owned(), 200),
+    ] {
+        let request = format!("GET /a?b=c HTTP/1.1\r\nHost: {host}\r\n{field}\r\n\r\n");
+        let got = ask(&mut world.connect("ok.test", origin.port()).await, &request).await;
+        assert_eq!(got.status, status, "{field} {got:?}");
+        if status == 400 {
+            refusals += 1;
+            assert_eq!(got.code(), "MALFORMED_REQUEST", "{field}");
+            assert!(!got.error()["hint"].as_str().unwrap().is_empty(), "{field}");
+        }
+    }
+    assert_eq!(origin.seen().len(), 16 - refusals, "a refused request reached the origin");
+    world.log.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forbid_on_the_query_sees_what_stands_behind_a_semicolon() {
+    let policy = r#"
+@id("all") permit(principal, action == Action::"http", resource in Host::"ok.test");
+@id("no-admin") forbid(principal, action == Action::"http", resource) when { context.query.hasTag("admin") };"#;
+    let (world, origin) = (World::with(policy).await, Origin::http().await);
+    let host = format!("ok.test:{}", origin.port());
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    for (path, status) in
+        [("/?q=1;admin=1", 403), ("/?q=1&admin=1", 403), ("/?q=1;other=1", 200), ("/?q=1%3Badmin=1", 200)]
+    {
+        assert_eq!(get(&mut stream, &host, path).await.status, status, "{path}");
+    }
+    world.log.check_pairs();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connect_needs_a_good_port_and_a_rule_for_that_port_case_30() {
     let (origin, other) = (Origin::http().await, Origin::http().await);
     let policy = format!(

@@ -48,6 +48,23 @@ pub(super) fn is_secret_in_url(name: &str) -> bool {
     is_secret(name) || SECRET_IN_URL.contains(&plain.as_str()) || plain == "xamzcredential"
 }
 
+/// Whether a path segment says that the next one is a secret. Plurals are collections: what follows is an id.
+pub(super) fn names_next_segment(segment: &str) -> bool {
+    if segment.len() > 64 {
+        return false;
+    }
+    let plain: String =
+        segment.chars().filter(|c| !matches!(c, '-' | '_' | '.')).map(|c| c.to_ascii_lowercase()).collect();
+    matches!(plain.as_str(), "key" | "secret" | "password" | "passwd" | "jwt")
+        || ["token", "apikey", "accesskey", "secretkey"].iter().any(|end| plain.ends_with(end))
+}
+
+/// Whether a path segment is unlike a word: not `/secret/data/`, not `/key/value`.
+pub(super) fn is_odd(segment: &str) -> bool {
+    let mixed = segment.bytes().any(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase());
+    segment.len() >= if mixed { 8 } else { 20 }
+}
+
 /// What stands at the start of `text`: a secret's name, its separator and its value, or a URL's user
 /// information. `None` if neither starts here.
 pub(super) fn at(text: &str) -> Option<Step> {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 25] = [
     "sk-ant-api03-abcDEF0123456789_-x",
     "sk-proj-Zm9vYmFyQmF6MTIzNDU2",
     "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
@@ -25,6 +25,9 @@ const KEYS: [&str; 22] = [
     "sntryu_abcdefABCDEF0123456789",
     "glpat-abcdefABCDEF0123456789",
     "xoxs-123456789012-abcdefABCDEF",
+    "npm_abcdefABCDEF0123456789abcdefABCDEF0123",
+    "hf_abcdefABCDEFGHijklmnopQRSTUVwxyzab",
+    "pypi-AgEIcHlwaS5vcmcCJDAwMDAwMDAwLTAwMDA",
 ];
 
 fn check(text: &str, expect: &str) {
@@ -101,6 +104,82 @@ fn urls_keep_their_shape_and_lose_their_secrets() {
 }
 
 #[test]
+fn secrets_in_paths_are_hidden_and_ordinary_paths_stay() {
+    let check = |url: &str, expect: &str| assert_eq!(hide_marks(&redact_url(url, 10_000)), expect, "{url}");
+    check(
+        "https://api.telegram.org/bot123456:AAHabcdefghij-klmnop/getMe",
+        "https://api.telegram.org/bot*/getMe",
+    );
+    check(
+        "https://api.telegram.org/bot123456%3AAAHabcdefghij-klmnop/getMe",
+        "https://api.telegram.org/*/getMe",
+    );
+    check("https://hooks.slack.com/services/T0001/B0002/abcXYZ", "https://hooks.slack.com/services/*/*/*");
+    check("https://HOOKS.slack.com:443/workflows/T0001/x", "https://HOOKS.slack.com:443/workflows/*/*");
+    check("https://h.test/token/abcd1234/x", "https://h.test/token/*/x");
+    check("https://h.test/v1/api-key/ABCDEFGH", "https://h.test/v1/api-key/*");
+    check("https://h.test/Secret/abcdefghijklmnopqrst", "https://h.test/Secret/*");
+    check("https://h.test/access%5Ftoken/abcd1234", "https://h.test/access%5Ftoken/*");
+    check("https://h.test/access%255Ftoken/abcd1234", "https://h.test/access%255Ftoken/*");
+    for ordinary in [
+        "https://h.test/v1/secret/data/my-app",
+        "https://h.test/key/value/token",
+        "https://h.test/tokens/12345678/uses",
+        "https://h.test/monkey/12345678",
+        "https://h.test/turnkey/Abcdefgh1",
+        "https://slack.com/services/T0001/B0002/abcXYZ",
+        "https://registry.npmjs.org/npm_config_registry_of_the_user_agent_1",
+        "https://huggingface.co/hf_hub_download_from_a_long_name_1A",
+        "https://pypi.org/simple/pypi-server-with-a-long-name-2000/",
+        "https://h.test/robot1234567/parts",
+        "https://h.test/robot12345:short/parts",
+        "https://h.test/a%20b/100%25/x",
+    ] {
+        check(ordinary, ordinary);
+    }
+}
+
+#[test]
+fn secrets_of_paths_are_hidden_in_texts_too() {
+    check("post to hooks.slack.com/services/T1/B2/abcXYZ now", "post to hooks.slack.com/services/* now");
+    check("hooks.slack.com/docs is public", "hooks.slack.com/docs is public");
+    check("/bot123456:AAHabcdefghij-klmnop/x", "/bot*/x");
+    check("12345678:AAHabcdefghijklmnopqrstuvwxyz0123456 said", "* said");
+    check("at 12345678:5 or robot12:5", "at 12345678:5 or robot12:5");
+    check("npm_config_cache=/x npm_lifecycle_event=test", "npm_config_cache=/x npm_lifecycle_event=test");
+}
+
+/// A name is a secret's however often it was encoded.
+#[test]
+fn names_that_are_encoded_twice_are_read() {
+    let check = |url: &str, expect: &str| assert_eq!(hide_marks(&redact_url(url, 10_000)), expect, "{url}");
+    check("https://h.test/?api%5Fkey=abc", "https://h.test/?api%5Fkey=*");
+    check("https://h.test/?api%255Fkey=abc", "https://h.test/?api%255Fkey=*");
+    check("https://h.test/?%25256Bey=abc", "https://h.test/?%25256Bey=*");
+    check("https://h.test/?q=ghp%255Fabcdef0123456789", "https://h.test/?q=*");
+    check("https://h.test/?monkey=abc&%256Bind=x", "https://h.test/?monkey=abc&%256Bind=x");
+}
+
+/// A run names its processes and executables itself.
+#[test]
+fn processes_in_records_are_redacted_and_spelled_out() {
+    let process = crate::run::Process {
+        pid: 7,
+        uid: 1000,
+        comm: "a\nb\u{202e}".to_owned(),
+        exe: Some("/w/ghp_16C7e42F292c6912E7710c838347Ae178B4a/bin/x\n{\"seq\":1}".to_owned()),
+        digest: Some("0".repeat(64)),
+    };
+    let shown = process.clone().for_record();
+    assert_eq!(shown.comm, "a\\nb\\u{202e}");
+    assert_eq!(hide_marks(shown.exe.as_deref().unwrap()), "/w/*/bin/x\\n{\"seq\":1}");
+    assert_eq!((shown.pid, shown.uid, &shown.digest), (7, 1000, &process.digest));
+    let plain =
+        crate::run::Process { comm: "git".to_owned(), exe: Some("/usr/bin/git-1.2".to_owned()), ..process };
+    assert_eq!(plain.clone().for_record(), plain);
+}
+
+#[test]
 fn the_same_key_has_the_same_mark_and_another_key_another() {
     let mark = |key: &str| redact_text(&format!("x {key} y"), 100);
     assert_eq!(mark(KEYS[0]), mark(KEYS[0]));
@@ -127,6 +206,8 @@ fn work_grows_with_length_and_not_faster() {
     let time = |text: &str| {
         let start = std::time::Instant::now();
         let _ = redact_text(text, usize::MAX);
+        let _ = redact_url(text, usize::MAX);
+        let _ = redact_url(&format!("?{text}"), usize::MAX);
         start.elapsed()
     };
     for seed in [
@@ -152,6 +233,19 @@ fn work_grows_with_length_and_not_faster() {
         "-",
         "a=",
         "secret:{",
+        "npm_",
+        "hf_a",
+        "pypi-A",
+        "bot12345:",
+        "12345678:AA",
+        "hooks.slack.com/x/",
+        "token/",
+        "key/1234567A/",
+        "%25",
+        "%2525",
+        "api%255F",
+        "k%255Fey=&",
+        "+",
     ] {
         let short = time(&seed.repeat(40_000 / seed.len()));
         let long = time(&seed.repeat(640_000 / seed.len()));
@@ -187,9 +281,6 @@ proptest! {
 
     #[test]
     fn any_text_is_bounded_and_printable(text in any::<String>(), max in 0_usize..100) {
-        for out in [redact_text(&text, max), redact_url(&text, max)] {
-            prop_assert!(out.len() <= max);
-            prop_assert!(!out.contains(is_unprintable));
-        }
+        properties::bounded_and_printable(&text, max);
     }
 }

@@ -15,8 +15,12 @@ const fn shape(prefix: &'static str, body: usize, glued: usize) -> Shape {
     Shape { prefix, body, glued }
 }
 
+/// Prefixes that are also those of everyday names (`npm_config_cache`, `hf_hub_download`): what follows must be so many
+/// letters and digits without a break, a digit or capital among them.
+const SOLID: [(&str, usize); 2] = [("npm_", 24), ("hf_", 20)];
+
 /// Prefixes in use (A28); `sk-ant-` and `sk-proj-` are covered by `sk-`.
-const SHAPES: [Shape; 27] = [
+const SHAPES: [Shape; 28] = [
     shape("sk-", 8, 20),
     shape("sk_live_", 4, 4),
     shape("sk_test_", 4, 4),
@@ -44,6 +48,8 @@ const SHAPES: [Shape; 27] = [
     shape("tvly-", 4, 8),
     shape("sntrys_", 4, 4),
     shape("sntryu_", 4, 4),
+    // A serialised macaroon, which starts with the bytes 2 and 1; `pypi-` alone starts names of packages.
+    shape("pypi-AgE", 8, 8),
 ];
 
 /// What stands at the start of `text`: a run of token characters with the key in it hidden, a PEM block, or
@@ -63,7 +69,7 @@ pub(super) fn at(text: &str) -> Option<Step> {
     if let Some(block) = word.find("-----BEGIN") {
         return Some(Step { keep: block, hide: 0 });
     }
-    if let Some(step) = scheme(word, after) {
+    if let Some(step) = scheme(word, after).or_else(|| bot(word, after)).or_else(|| webhook(word, after)) {
         return Some(step);
     }
     Some(Step { keep: run, hide: 0 })
@@ -83,6 +89,7 @@ pub(super) fn key_in(word: &str) -> Option<usize> {
         let own =
             at.checked_sub(1).and_then(|before| bytes.get(before)).is_none_or(|b| !b.is_ascii_alphanumeric());
         is_jwt(tail, own)
+            || SOLID.iter().any(|(prefix, least)| is_solid(tail, prefix.as_bytes(), *least))
             || SHAPES.iter().filter(|shape| tail.starts_with(shape.prefix.as_bytes())).any(|shape| {
                 let body = tail.len() - shape.prefix.len();
                 let mixed = last_mixed.is_some_and(|last| last >= at + shape.prefix.len());
@@ -91,7 +98,13 @@ pub(super) fn key_in(word: &str) -> Option<usize> {
     })
 }
 
-/// Whether a prefix of [`SHAPES`] or a JWT starts with these two bytes.
+fn is_solid(tail: &[u8], prefix: &[u8], least: usize) -> bool {
+    let Some(body) = tail.strip_prefix(prefix).and_then(|body| body.get(..least)) else { return false };
+    body.iter().all(u8::is_ascii_alphanumeric)
+        && body.iter().any(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
+}
+
+/// Whether a prefix of [`SHAPES`] or [`SOLID`] or a JWT starts with these two bytes.
 fn may_start(pair: &[u8]) -> bool {
     matches!(
         pair,
@@ -111,6 +124,9 @@ fn may_start(pair: &[u8]) -> bool {
             | b"tv"
             | b"sn"
             | b"ey"
+            | b"np"
+            | b"hf"
+            | b"py"
     )
 }
 
@@ -135,6 +151,29 @@ fn scheme(word: &str, after: &str) -> Option<Step> {
     let credential = after.get(gap..)?.bytes().take_while(|byte| is_credential(*byte)).count();
     let least = if name == "bearer" { 6 } else { 8 };
     (gap > 0 && credential >= least).then_some(Step { keep: word.len() + gap, hide: credential })
+}
+
+/// A Telegram bot's `ID:TOKEN`, by itself or as `/botID:TOKEN/` in a URL.
+fn bot(word: &str, after: &str) -> Option<Step> {
+    let name = word.trim_end_matches(|c: char| c.is_ascii_digit());
+    let id = word.len() - name.len();
+    let token = run(after.strip_prefix(':')?);
+    let named = name.ends_with("bot") && id >= 5 && token >= 16;
+    let bare = name.is_empty() && id >= 8 && token >= 33 && after.starts_with(":AA");
+    (named || bare).then_some(Step { keep: name.len(), hide: id + 1 + token })
+}
+
+/// Host of Slack's webhooks, whose whole path is a secret.
+pub(super) const SLACK: &str = "hooks.slack.com";
+
+/// What stands behind the first segment of a Slack webhook's path.
+fn webhook(word: &str, after: &str) -> Option<Step> {
+    word.ends_with(SLACK).then_some(())?;
+    let path = after.strip_prefix('/')?;
+    let first = run(path) + 1;
+    let secret = path.get(first..)?.bytes().take_while(|byte| is_credential(*byte)).count();
+    (path.as_bytes().get(first - 1) == Some(&b'/') && secret > 0)
+        .then_some(Step { keep: word.len() + 1 + first, hide: secret })
 }
 
 fn is_credential(byte: u8) -> bool {

@@ -1,14 +1,15 @@
 //! A call written on the command line, as policy is asked about it.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
-use anyhow::{Result, anyhow, bail};
 use strait_contract::{
     ids::AgentName,
     run::{Process, RunInfo},
 };
-use strait_policies::{Ask, HttpAsk, Question};
-use url::{Host, Url};
+use strait_policies::{
+    Ask, HttpAsk, Question, Verdict,
+    url::{Host, Name, Names, Target, UrlError, host_and_port_with},
+};
 
 /// Exactly one call.
 #[derive(Debug, clap::Args)]
@@ -51,82 +52,73 @@ impl ProcessArgs {
 /// A call with its own text.
 #[derive(Debug)]
 pub(super) enum Call {
-    Http { method: String, url: Url, query: Vec<(String, String)> },
-    Connect { host: Place, port: u16 },
+    Http { method: String, target: Target, query: Vec<(String, String)> },
+    Connect { host: Host, port: u16 },
     Dns { name: String, record_type: String },
 }
 
-/// Name or literal address.
+/// Why a text is no call.
 #[derive(Debug)]
-pub(super) enum Place {
-    Name(String),
-    Address(IpAddr),
+pub(super) enum Misread {
+    /// Not what the option takes.
+    Usage(String),
+    /// Taken, and refused by the gateway whatever the rules say.
+    Refused(Verdict),
 }
 
-impl Place {
-    fn of(host: Host<&str>) -> Self {
-        match host {
-            Host::Domain(name) => Self::Name(name.trim_end_matches('.').to_owned()),
-            Host::Ipv4(address) => Self::Address(address.into()),
-            Host::Ipv6(address) => Self::Address(address.into()),
-        }
-    }
-
-    fn name(&self) -> Option<&str> {
-        match self {
-            Self::Name(name) => Some(name),
-            Self::Address(_) => None,
-        }
-    }
-
-    fn address(&self) -> Option<IpAddr> {
-        match self {
-            Self::Name(_) => None,
-            Self::Address(address) => Some(*address),
-        }
+impl From<UrlError> for Misread {
+    fn from(error: UrlError) -> Self {
+        Self::Refused(Verdict::Refuse { code: error.code(), rules: Vec::new(), reason: error.to_string() })
     }
 }
 
 impl CallArgs {
-    /// Reads the call that was given.
-    pub(super) fn read(&self) -> Result<Call> {
+    /// Reads the call that was given, as the gateway does; the names of `names` are good too.
+    pub(super) fn read(&self, names: &Names) -> Result<Call, Misread> {
         match (&self.http, &self.connect, &self.dns) {
-            (Some(http), ..) => read_http(http),
-            (_, Some(connect), _) => read_connect(connect),
-            (.., Some(dns)) => {
-                let (record_type, name) = dns
-                    .split_once(' ')
-                    .ok_or_else(|| anyhow!("write type and name, such as `TXT example.com`"))?;
-                let name = name.trim().trim_end_matches('.').to_ascii_lowercase();
-                Ok(Call::Dns { name, record_type: record_type.to_ascii_uppercase() })
+            (Some(http), ..) => read_http(http, names),
+            (_, Some(connect), _) => {
+                let (host, port) = host_and_port_with(connect, None, names)?;
+                Ok(Call::Connect { host, port })
             }
-            (None, None, None) => bail!("name a call with --http, --connect or --dns"),
+            (.., Some(dns)) => read_dns(dns, names),
+            (None, None, None) => {
+                Err(Misread::Usage("name a call with --http, --connect or --dns".to_owned()))
+            }
         }
     }
 }
 
-fn read_http(text: &str) -> Result<Call> {
-    let (method, url) = text
-        .split_once(' ')
-        .ok_or_else(|| anyhow!("write method and URL, such as `GET https://example.com/`"))?;
-    let url = Url::parse(url.trim()).map_err(|error| anyhow!("`{url}` is not a URL: {error}"))?;
-    if !["http", "https"].contains(&url.scheme()) || url.host().is_none() {
-        bail!("`{url}` is not an http or https URL");
+fn read_http(text: &str, names: &Names) -> Result<Call, Misread> {
+    let Some((method, url)) = text.split_once(' ') else {
+        let why = "write method and URL, such as `GET https://example.com/`";
+        return Err(Misread::Usage(why.to_owned()));
+    };
+    if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        let why = format!("write the method in upper case: `{method}` is refused whatever the rules say");
+        return Err(Misread::Usage(why));
     }
-    if !url.username().is_empty() || url.password().is_some() {
-        bail!("a URL with a user name or password is never sent; leave it out");
-    }
-    let query = url.query_pairs().into_owned().collect();
-    Ok(Call::Http { method: method.to_uppercase(), url, query })
+    let target = Target::from_absolute_with(url, names)?;
+    Ok(Call::Http { method: method.to_owned(), query: target.query_pairs(), target })
 }
 
-fn read_connect(text: &str) -> Result<Call> {
-    let wrong = || anyhow!("`{text}` is not HOST:PORT");
-    let (_, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-    let port: u16 = port.parse().map_err(|_| wrong())?;
-    let url = Url::parse(&format!("http://{text}/")).map_err(|error| wrong().context(error))?;
-    let host = url.host().map(Place::of).ok_or_else(wrong)?;
-    Ok(Call::Connect { host, port })
+fn read_dns(text: &str, names: &Names) -> Result<Call, Misread> {
+    let Some((record_type, name)) = text.split_once(' ') else {
+        return Err(Misread::Usage("write type and name, such as `TXT example.com`".to_owned()));
+    };
+    let record_type = record_type.to_ascii_uppercase();
+    if record_type == "A" || record_type == "AAAA" {
+        let why = format!("{record_type} is answered by Strait itself, to every run: no rule is asked");
+        return Err(Misread::Usage(why));
+    }
+    let lower = name.to_ascii_lowercase();
+    let lower = lower.strip_suffix('.').unwrap_or(&lower);
+    // What an address points back to is asked about under a reserved name.
+    if record_type == "PTR" && lower.ends_with(".in-addr.arpa") {
+        return Ok(Call::Dns { name: lower.to_owned(), record_type });
+    }
+    let name = Name::parse_owner(lower, names).map_err(UrlError::from)?;
+    Ok(Call::Dns { name: name.as_str().to_owned(), record_type })
 }
 
 impl Call {
@@ -138,21 +130,9 @@ impl Call {
         process: Option<&'a Process>,
     ) -> Question<'a> {
         let ask = match self {
-            Self::Http { method, url, query } => Ask::Http(HttpAsk {
-                method,
-                scheme: url.scheme(),
-                host: url.host_str().unwrap_or_default().trim_end_matches('.'),
-                port: url.port_or_known_default().unwrap_or_default(),
-                path: url.path(),
-                query,
-                query_bytes: url.query().map_or(0, |query| u32::try_from(query.len()).unwrap_or(u32::MAX)),
-                via: "egress",
-                address: url.host().and_then(|host| Place::of(host).address()),
-                body_bytes: None,
-                content_type: None,
-            }),
+            Self::Http { method, target, query } => Ask::Http(HttpAsk::to(method, target, query, "egress")),
             Self::Connect { host, port } => {
-                Ask::Connect { host: host.name(), address: host.address(), port: *port }
+                Ask::Connect { host: host.name().map(Name::as_str), address: host.address(), port: *port }
             }
             Self::Dns { name, record_type } => Ask::Dns { name, record_type },
         };
@@ -161,7 +141,12 @@ impl Call {
 }
 
 /// A run as it would be.
-pub(super) fn run_info(agent: &AgentName, version: &str, user: &str, labels: &[String]) -> Result<RunInfo> {
+pub(super) fn run_info(
+    agent: &AgentName,
+    version: &str,
+    user: &str,
+    labels: &[String],
+) -> anyhow::Result<RunInfo> {
     Ok(RunInfo {
         id: "explained".parse()?,
         number: 0,

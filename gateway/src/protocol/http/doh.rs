@@ -3,11 +3,7 @@
 use http::{HeaderMap, header};
 use strait_contract::code::Code;
 
-use crate::{
-    call::{HttpCall, host_text},
-    decide::Refusal,
-    gateway::Settings,
-};
+use crate::{call::HttpCall, decide::Refusal, gateway::Settings};
 
 /// Public resolvers that answer DNS over HTTPS in any of its forms.
 const KNOWN: &[&str] = &[
@@ -47,7 +43,7 @@ const JSON: &str = "application/dns-json";
 /// # Errors
 /// The refusal.
 pub(crate) fn check(settings: &Settings, call: &HttpCall, headers: &HeaderMap) -> Result<(), Refusal> {
-    let host = host_text(&call.target);
+    let host = call.target.host_text();
     if settings.doh.contains(call.target.host()) {
         return Ok(());
     }

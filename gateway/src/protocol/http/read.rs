@@ -6,7 +6,7 @@ use strait_contract::{
     record::{Destination, Request},
 };
 
-use super::{Front, Origin, doh};
+use super::{Front, Origin, doh, overrides};
 use crate::{
     call::{Call, Endpoint, HttpCall, What},
     decide::Refusal,
@@ -55,6 +55,7 @@ pub(crate) fn read(front: &Front, head: &Parts, body_bytes: Option<u64>) -> Resu
         content_type: content_type(&head.headers),
     };
     doh::check(&front.context.settings, &call, &head.headers)?;
+    overrides::check(&call, &head.headers, &front.context.settings.names)?;
     Ok(Asked::Call(Box::new(Call::new(front.context.caller.clone(), front.via, What::Http(call)))))
 }
 

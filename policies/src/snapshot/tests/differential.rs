@@ -155,7 +155,7 @@ fn whole(text: &str, question: &Question<'_>) -> (bool, BTreeSet<String>, BTreeS
     let rules = load::load(model, &[file(text)]).unwrap();
     let names = Names::of(&rules);
     let set = PolicySet::from_policies(rules.iter().map(|rule| rule.policy.clone())).unwrap();
-    let lineage = names.lineage(model, &question.ask);
+    let lineage = names.lineage(&question.ask);
     let builder = crate::request::Builder::new(jiff::tz::TimeZone::UTC);
     let asked = builder.build(model, &names, question, &lineage, Reads::ALL).unwrap();
     // The schema is checked here too: what the builder makes is what rules were validated against.
@@ -185,7 +185,7 @@ fn whole(text: &str, question: &Question<'_>) -> (bool, BTreeSet<String>, BTreeS
 
 fn agree(snapshot: &Snapshot, text: &str, question: &Question<'_>) {
     let (allowed, reasons, errors) = whole(text, question);
-    let tally = snapshot.tally(question).unwrap();
+    let tally = snapshot.slice(question).and_then(|slice| snapshot.tally(question, &slice)).unwrap();
     let ids = |rules: &[&cedar_policy::Policy]| -> BTreeSet<String> {
         rules.iter().map(|rule| rule.id().to_string()).collect()
     };
@@ -198,6 +198,8 @@ fn agree(snapshot: &Snapshot, text: &str, question: &Question<'_>) {
         assert_eq!((allowed, &reasons), (false, &forbids), "{question:?} in {text}");
     }
     let explanation = snapshot.explain(question);
+    // Once to remember it, once remembered.
+    assert_eq!(explanation.verdict, snapshot.decide(question));
     assert_eq!(explanation.verdict, snapshot.decide(question));
     let permitted = matches!(explanation.verdict, Verdict::Permit { .. } | Verdict::Hold { .. });
     assert_eq!(permitted, allowed && errors.is_empty());

@@ -4,12 +4,14 @@
 //! refuses. Names come out as lower-case A-labels without trailing dot, addresses in their usual form, paths
 //! without dot segments and with normalised percent-encoding (RFC 3986 section 6.2.2).
 //!
-//! Architecture invariant: nothing else in the gateway reads a host, port, path or query from text, and a
+//! Architecture invariant: nothing else in Strait reads a host, port, path or query from text, and a
 //! [`Target`] can't be changed, so policy and upstream can't see two different URLs.
 
 mod address;
 mod name;
 mod path;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 #[cfg(test)]
 mod tests;
 
@@ -192,6 +194,18 @@ impl Target {
         self.part(self.authority..self.path)
     }
 
+    /// The host as policies spell it: without port and without the brackets of IPv6.
+    pub fn host_text(&self) -> &str {
+        let host = match &self.host {
+            Host::Name(name) => return name.as_str(),
+            Host::Address(IpAddr::V4(_)) => self.authority().split(':').next(),
+            Host::Address(IpAddr::V6(_)) => {
+                self.authority().strip_prefix('[').and_then(|rest| rest.split(']').next())
+            }
+        };
+        host.unwrap_or_default()
+    }
+
     /// Canonical path with leading slash.
     pub fn path(&self) -> &str {
         self.part(self.path..self.query.map_or(self.url.len(), |query| query.saturating_sub(1)))
@@ -209,9 +223,18 @@ impl Target {
 
     /// Decoded query pairs in order, read as `application/x-www-form-urlencoded`; bytes that aren't UTF-8
     /// become U+FFFD.
+    ///
+    /// Some servers separate pairs by `;` too. Where one stands, the pairs of that reading follow those of the usual one:
+    /// a forbid finds what either holds, and a value that is to be the only one must be so in both.
     pub fn query_pairs(&self) -> Vec<(String, String)> {
         let Some(query) = self.query() else { return Vec::new() };
-        ::url::form_urlencoded::parse(query.as_bytes()).into_owned().collect()
+        let mut pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        for pair in query.split('&').filter(|pair| pair.contains(';')) {
+            for part in pair.split(';') {
+                pairs.extend(form_urlencoded::parse(part.as_bytes()).into_owned());
+            }
+        }
+        pairs
     }
 
     /// The whole URL.

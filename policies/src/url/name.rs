@@ -92,6 +92,21 @@ impl Name {
         }
     }
 
+    /// Reads a name that has records of types other than an address: labels that start with `_` may stand before
+    /// one that [`Self::parse_with`] takes (RFC 8552), so that `_x.local` is as local as `local` is.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_owner(text: &str, names: &Names) -> Result<Self, NameError> {
+        let mut host = text;
+        while let Some((_, rest)) = host.split_once('.').filter(|(label, _)| label.starts_with('_')) {
+            host = rest;
+        }
+        Self::parse_with(host, names)?;
+        let whole = well_formed(text)?;
+        Ok(Self(Arc::from(whole)))
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
