@@ -26,7 +26,7 @@ use super::{
     hook::{CgroupHook, LISTENER_HOOKS, PACKET_FILTER, RUN_HOOKS},
     sys,
 };
-use crate::instance::Instance;
+use crate::{instance::Instance, preflight};
 
 /// Magic number of bpffs (`BPF_FS_MAGIC`, linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
@@ -204,6 +204,8 @@ pub(crate) fn open_map(instance: &Instance, name: &'static str) -> Result<Map, G
 fn load(instance: &Instance, bytes: &[u8], meta: &Meta) -> Result<(), GateError> {
     let gateway = meta.gateway;
     let mut object = EbpfLoader::new()
+        // Nothing in it is relocated by the kernel's types, and reading those takes longer than all the rest.
+        .btf(None)
         .override_global("GATEWAY", &gateway, true)
         .load(bytes)
         .map_err(|source| GateError::Load { program: OBJECT, source: Box::new(source) })?;
@@ -211,11 +213,16 @@ fn load(instance: &Instance, bytes: &[u8], meta: &Meta) -> Result<(), GateError>
         let path = instance.bpffs.join(folder);
         fs::create_dir_all(&path).map_err(|source| GateError::Bpffs { path, source })?;
     }
+    let has_lsm = preflight::may_have_bpf_lsm();
     let hooks = RUN_HOOKS.iter().chain(&LISTENER_HOOKS).map(|hook| (hook.name, hook.optional));
     for (name, optional) in hooks.chain([(PACKET_FILTER, false)]) {
         let program = object
             .program_mut(name)
             .ok_or_else(|| GateError::Incomplete { program: name, path: instance.lib_dir.join(OBJECT) })?;
+        // A trampoline to a module that isn't on is never called, and would look as if it held.
+        if optional && !has_lsm {
+            continue;
+        }
         match load_program(program) {
             Ok(()) => {}
             Err(error) if optional => {

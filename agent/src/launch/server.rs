@@ -28,8 +28,8 @@ use super::{
 use crate::run::{
     Run, Runs,
     account::{Account, AccountError},
-    lifecycle::{Order, StartError, Started},
     mounts::Offered,
+    order::{Order, StartError, Started},
 };
 
 /// Group whose members may start runs.
@@ -156,8 +156,8 @@ async fn open(channel: &Channel, runs: &Arc<Runs>) -> Result<Arc<Run>, Refusal> 
             Ok(run)
         }
         Asked::Launch { request, stdio, mounts } => {
-            let order = order(account, request, stdio, mounts)?;
-            let Started { run, master } = runs.start(order).await?;
+            let (order, stdio) = order(account, request, stdio, mounts)?;
+            let Started { run, master } = runs.start(order, stdio).await?;
             let fds: Vec<_> = master.iter().map(AsFd::as_fd).collect();
             // A caller that is gone already is dealt with as any that goes.
             let _ = channel.send(&ToCaller::Started { run: run.id().clone() }, &fds).await;
@@ -233,7 +233,7 @@ fn order(
     request: Request,
     stdio: Vec<OwnedFd>,
     mounts: Vec<Offered>,
-) -> Result<Order, Refusal> {
+) -> Result<(Order, [OwnedFd; 3]), Refusal> {
     let stdio: [OwnedFd; 3] = stdio.try_into().map_err(|_| Refusal::Malformed("it needs three streams"))?;
     for (fd, name) in stdio.iter().zip(["stdin", "stdout", "stderr"]) {
         match fitness(fd) {
@@ -259,7 +259,7 @@ fn order(
     if cwd.as_deref().is_some_and(|path| !is_plain(path)) {
         return Err(Refusal::Malformed("the current folder is not absolute"));
     }
-    Ok(Order {
+    let order = Order {
         agent: request.agent.map(|agent| agent.parse()).transpose()?,
         account,
         argv: request.argv,
@@ -269,8 +269,8 @@ fn order(
         program_path,
         terminal: request.terminal,
         mounts,
-        stdio,
-    })
+    };
+    Ok((order, stdio))
 }
 
 /// Absolute and without `..`.
