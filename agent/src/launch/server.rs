@@ -21,6 +21,7 @@ use strait_contract::{
 use tokio::time::timeout;
 
 use super::{
+    callers::Callers,
     channel::Channel,
     protocol::{MAX_MOUNTS, MAX_REQUEST, Request, ToAgent, ToCaller, VERSION},
     stdio::{Fitness, fitness},
@@ -35,9 +36,11 @@ use crate::run::{
 /// Group whose members may start runs.
 pub const GROUP: &str = "strait";
 /// How long a caller may take to say what it wants.
-const ASK_WITHIN: Duration = Duration::from_secs(10);
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 64;
+const ASK_WITHIN: Duration = Duration::from_secs(5);
+/// Connections that wait to be accepted; the kernel's `net.core.somaxconn` bounds it too.
+const BACKLOG: i32 = 4096;
+/// Connections that one user may have: as many as runs that are being started or going on.
+const MOST_PER_USER: usize = 256;
 /// Signals that a caller may pass on: those a terminal or a service manager sends.
 const SIGNALS: [Signal; 6] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
@@ -98,14 +101,23 @@ pub fn open_to_group(path: &Path) -> io::Result<()> {
 /// If the listener can't be watched.
 pub async fn serve(listener: OwnedFd, runs: Arc<Runs>) -> io::Result<()> {
     let listener = crate::readiness::watch(listener)?;
+    let callers = Callers::new(MOST_PER_USER);
     loop {
         let mut ready = listener.readable().await?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(&listener, flags) {
             Ok(socket) => match Channel::new(socket) {
-                Ok(channel) => {
-                    tokio::spawn(attend(channel, Arc::clone(&runs)));
-                }
+                Ok(channel) => match callers.admit(channel.socket()) {
+                    Ok(place) => {
+                        let runs = Arc::clone(&runs);
+                        tokio::spawn(async move {
+                            attend(channel, runs).await;
+                            drop(place);
+                        });
+                    }
+                    // There is room in a fresh socket: this doesn't wait.
+                    Err(why) => channel.tell(&ToCaller::Refused { message: why.to_string() }),
+                },
                 Err(error) => tracing::warn!(%error, "a caller can't be served"),
             },
             Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
