@@ -16,16 +16,21 @@ pub mod client;
 mod routes;
 pub mod wire;
 
-use std::{io, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+use std::{io, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
-use axum::{Router, extract::connect_info::Connected, serve::IncomingStream};
+use axum::{Extension, Router, extract::ConnectInfo};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
 use tokio::{
-    net::UnixListener,
+    net::{UnixListener, UnixStream},
     sync::{mpsc, oneshot},
 };
 
 use crate::{
-    launch::server::open_to_group,
+    launch::{callers::Callers, server::open_to_group},
     run::{Runs, account::Account},
 };
 
@@ -41,16 +46,14 @@ pub struct Api {
     pub reload: mpsc::Sender<Reload>,
 }
 
-/// The person at the other end of a connection; `None` if the kernel or the user database didn't say.
+/// Connections that one user may have.
+const MOST_PER_USER: usize = 64;
+/// How long a request's head may take.
+const HEAD_WITHIN: Duration = Duration::from_secs(5);
+
+/// The person at the other end of a connection; `None` if the user database didn't say.
 #[derive(Clone, Debug)]
 struct Peer(Option<Account>);
-
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let credentials = stream.io().peer_cred().ok();
-        Self(credentials.and_then(|peer| Account::of(peer.uid(), peer.gid()).ok()))
-    }
-}
 
 /// Listens on `control.sock`: 0660, group `strait` if the host has it, else root's.
 ///
@@ -68,11 +71,46 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves the API until the task is dropped.
+/// Serves the API until the task is dropped. A user with too many connections has further ones closed at once.
 ///
 /// # Errors
 /// If the listener fails.
 pub async fn serve(listener: UnixListener, api: Api) -> io::Result<()> {
-    let router: Router = routes::router(api);
-    axum::serve(listener, router.into_make_service_with_connect_info::<Peer>()).await
+    let router = routes::router(api);
+    let callers = Callers::new(MOST_PER_USER);
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, say: callers wait in the backlog meanwhile.
+                tracing::warn!(%error, "a caller could not be accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        match callers.admit(&stream) {
+            Ok(place) => {
+                let router = router.clone();
+                tokio::spawn(async move {
+                    attend(stream, router).await;
+                    drop(place);
+                });
+            }
+            Err(error) => tracing::debug!(%error, "a caller of control.sock isn't heard"),
+        }
+    }
+}
+
+/// One connection.
+async fn attend(stream: UnixStream, router: Router) {
+    let peer = Peer(Account::of_peer(&stream).ok());
+    let service = TowerToHyperService::new(router.layer(Extension(ConnectInfo(peer))));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection to control.sock ended early");
+    }
 }

@@ -1,6 +1,7 @@
 //! The daemon's composition root: every part made once, in the order that closes before it opens.
 //!
-//! namespace → gate → witness → log → link → policies → gateway → runs → the sockets people use. A step that
+//! namespace → gate → witness → log → link → runs → policies → gateway → the sockets people use; what needs none of
+//! these (compiling, certificates, the gateway's own start) goes on beside them. A step that
 //! fails stops the start, and what the kernel already enforces stays in force. Stopping leaves runs alone: they
 //! go on behind the gate, and the next agent adopts them.
 
@@ -16,11 +17,11 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use strait_contract::ids::RunId;
+use strait_contract::{ids::RunId, record::Unrecorded};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch as channel},
-    task::JoinSet,
+    task::{JoinHandle, JoinSet, spawn_blocking},
 };
 
 use crate::{
@@ -37,9 +38,10 @@ use crate::{
     listeners::Listeners,
     log::Log,
     netns,
-    preflight::{self, Level},
+    policy_source::{Checking, PolicySource},
+    preflight::{self, Finding, Level},
     run::{Parts, Runs, trust::Trust},
-    supervise::Supervisor,
+    supervise::{self, Supervisor},
 };
 
 use self::reload::Reloader;
@@ -66,10 +68,17 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 
 async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let instance = &config.instance;
+    let program = Program::current().context("finding this program")?;
     fit(instance)?;
     folders(instance)?;
+    // What takes long and changes nothing that is in force goes on beside the rest.
+    let checking = PolicySource::new(&config, program.clone()).begin();
+    let runtime = spawn_blocking(preflight::runtime);
+    let trusted = beside(instance, trust);
+    let gate = beside(instance, gate);
     let log = Log::open(config.log_options()).context("opening the log")?;
-    let gate = Arc::new(gate(instance)?);
+    let begun = tokio::spawn(first_record(log.clone()));
+    let gate = Arc::new(gate.await??);
     let (notices, seen) = mpsc::channel(NOTICES);
     let (firewall, witness) =
         Firewall::open(Arc::clone(&gate), notices).context("reading the kernel's events")?;
@@ -78,33 +87,57 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     tasks.spawn(async move { firewall.run().await.context("reading the kernel's events") });
     tasks.spawn(watch::record(seen, Arc::clone(&gate), processes.clone(), log.clone()));
 
-    let authority = Arc::new(
-        Authority::load_or_make(&instance.state_dir, instance.name.as_str()).context("opening the CA")?,
-    );
     let (current, configs) = channel::channel(Arc::clone(&config));
-    let program = Program::current().context("finding this program")?;
-    let link = link(&config, configs.clone(), &authority, &log, processes, &program)?;
-    let reloader = Reloader::new(current, link.clone(), log.clone(), program.clone());
-    reloader.first().await;
+    let (authority, trust) = trusted.await??;
+    say(&[runtime.await?])?;
+    begun.await?.context("writing the first record")?;
+    let left = supervise::left_behind(instance);
+    let link = link(&config, configs.clone(), &authority, &log, processes, &program, left.is_none())?;
+    // It waits at the link's door until that is opened.
+    let supervisor = Supervisor::start(instance, program.clone(), link.gateway(), left);
     let parts = Parts {
         instance: instance.clone(),
         config: configs,
-        gate: Arc::clone(&gate),
+        gate,
         log: log.clone(),
         link: link.clone(),
-        trust: Trust::build(&instance.state_dir.join("trust"), authority.root_pem())?,
+        trust,
         runc: runtime_of_containers()?,
         witness: witness.clone(),
     };
+    let reloader = Reloader::new(current, link, log.clone(), program);
+    let outcome = async {
+        open_up(parts, reloader, checking, &mut tasks).await?;
+        until_stopped(&mut tasks).await
+    };
+    let outcome = outcome.await;
+    supervisor.stop().await;
+    // Bounded: with a log that can't be written there is nothing to wait for.
+    let _ = tokio::time::timeout(LAST_EVENTS, witness.flush()).await;
+    let _ = log.event(None, "agent.stopped", &[]).await;
+    log.shutdown().await;
+    outcome
+}
+
+/// Takes up what an earlier agent left, lets the gateway in, then people.
+async fn open_up(
+    parts: Parts,
+    reloader: Reloader,
+    checking: Checking,
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    let (gate, link, log) = (Arc::clone(&parts.gate), parts.link.clone(), parts.log.clone());
+    let instance = parts.instance.clone();
     let runs = Runs::new(parts).context("finding the cgroups")?;
     let adopted = runs.adopt().await.context("adopting the runs of an earlier agent")?;
     let live: Vec<RunId> = runs.list().iter().map(|run| run.id().clone()).collect();
     gate.collect_garbage(&live).context("removing what ended runs left")?;
+    reloader.first(checking).await;
     link.open();
-    let supervisor = Supervisor::start(instance, program, link.gateway());
     watch::listening(&link).await;
+    let origin = gate.origin();
     tasks.spawn(watch::sweep_flows(Arc::clone(&gate), link.gateway()));
-    tasks.spawn(watch::enforce(Arc::clone(&runs), Arc::clone(&gate), log.clone()));
+    tasks.spawn(watch::enforce(Arc::clone(&runs), gate, log));
 
     let (asked, wishes) = mpsc::channel(4);
     let launcher = launch::server::listen(&instance.launch_socket()).context("opening launch.sock")?;
@@ -117,21 +150,23 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let api = control::Api { runs, reload: asked };
     tasks.spawn(async move { control::serve(controller, api).await.context("serving control.sock") });
     tasks.spawn(reloader.run(wishes));
-    log.event(None, "agent.started", &[("version", env!("CARGO_PKG_VERSION").to_owned())])
-        .await
-        .context("writing the first record")?;
     tracing::info!(
-        instance = %instance.name, gate = ?gate.origin(), adopted = adopted.adopted, ended = adopted.ended,
-        "ready"
+        instance = %instance.name, gate = ?origin, adopted = adopted.adopted, ended = adopted.ended, "ready"
     );
+    Ok(())
+}
 
-    let outcome = until_stopped(&mut tasks).await;
-    supervisor.stop().await;
-    // Bounded: with a log that can't be written there is nothing to wait for.
-    let _ = tokio::time::timeout(LAST_EVENTS, witness.flush()).await;
-    let _ = log.event(None, "agent.stopped", &[]).await;
-    log.shutdown().await;
-    outcome
+/// Does a step of the start on another thread.
+fn beside<T: Send + 'static>(
+    instance: &Instance,
+    step: fn(&Instance) -> anyhow::Result<T>,
+) -> JoinHandle<anyhow::Result<T>> {
+    let instance = instance.clone();
+    spawn_blocking(move || step(&instance))
+}
+
+async fn first_record(log: Log) -> Result<(), Unrecorded> {
+    log.event(None, "agent.started", &[("version", env!("CARGO_PKG_VERSION").to_owned())]).await
 }
 
 /// Waits for a signal, or for a part to fail.
@@ -151,15 +186,19 @@ async fn until_stopped(tasks: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Resul
 
 /// Stops before anything is changed if the host lacks what enforcement needs; says what it does without.
 fn fit(instance: &Instance) -> anyhow::Result<()> {
-    let report = preflight::check(instance);
-    for finding in &report.findings {
+    say(&preflight::enforcement(instance).findings)
+}
+
+/// Says what was found; an error if something failed.
+fn say(findings: &[Finding]) -> anyhow::Result<()> {
+    for finding in findings {
         match finding.level {
             Level::Ok => {}
             Level::Degraded => tracing::warn!(fix = finding.fix, "{}: {}", finding.name, finding.detail),
             Level::Failed => tracing::error!(fix = finding.fix, "{}: {}", finding.name, finding.detail),
         }
     }
-    if report.level() == Level::Failed {
+    if findings.iter().any(|finding| finding.level == Level::Failed) {
         bail!("this host can't enforce: mend what is named above; `strait doctor` shows it again");
     }
     Ok(())
@@ -191,6 +230,14 @@ fn gate(instance: &Instance) -> anyhow::Result<Gate> {
     Ok(gate)
 }
 
+fn trust(instance: &Instance) -> anyhow::Result<(Arc<Authority>, Trust)> {
+    let authority =
+        Authority::load_or_make(&instance.state_dir, instance.name.as_str()).context("opening the CA")?;
+    let trust = Trust::build(&instance.state_dir.join("trust"), authority.root_pem())?;
+    Ok((Arc::new(authority), trust))
+}
+
+/// `fresh` says that no gateway has listeners yet: they are opened at once.
 fn link(
     config: &Config,
     configs: channel::Receiver<Arc<Config>>,
@@ -198,6 +245,7 @@ fn link(
     log: &Log,
     processes: Processes,
     program: &Program,
+    fresh: bool,
 ) -> anyhow::Result<Link> {
     let root = cgroup::v2_root()?.context("this host has no cgroup v2 mount: see `strait doctor`")?;
     let authority = Arc::clone(authority);
@@ -205,10 +253,16 @@ fn link(
         let ca = authority.intermediate().map_err(|error| error.to_string())?;
         Ok(configs.borrow().setup(ca))
     };
+    let listeners = Listeners::new(&config.instance, &root, program.clone());
+    if fresh {
+        let listeners = listeners.clone();
+        // A failure shows again, and is told, when the gateway wants them.
+        tokio::spawn(async move { listeners.get().await.map(drop) });
+    }
     let parts = link::Parts {
         log: log.clone(),
         processes,
-        listeners: Listeners::new(&config.instance, &root, program.clone()),
+        listeners,
         setup: Box::new(setup),
         names_per_run: config.limits.names_per_run,
     };

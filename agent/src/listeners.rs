@@ -42,6 +42,8 @@ pub struct Listeners {
     program: Program,
     place: Arc<Place>,
     held: Arc<Mutex<Held>>,
+    /// One opens at a time: a second would find the addresses in use.
+    opening: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -84,7 +86,7 @@ impl Listeners {
             cgroup: cgroup_root.join(&instance.cgroup).join(".gateway"),
             gateway: instance.gateway(),
         };
-        Self { program, place: Arc::new(place), held: Arc::default() }
+        Self { program, place: Arc::new(place), held: Arc::default(), opening: Arc::default() }
     }
 
     /// The listeners in the order of [`LISTENERS`]: those held from an earlier gateway, or new ones.
@@ -92,6 +94,7 @@ impl Listeners {
     /// # Errors
     /// See [`ListenError`].
     pub async fn get(&self) -> Result<Vec<Arc<OwnedFd>>, ListenError> {
+        let _turn = self.opening.lock().await;
         {
             let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
             held.uses += 1;

@@ -111,10 +111,27 @@ impl PolicySource {
     /// # Errors
     /// See [`PolicyError`].
     pub async fn reload(&self, link: &Link) -> Result<(Checked, Applied), PolicyError> {
+        self.begin().apply(link).await
+    }
+
+    /// Begins to read and compile on another thread. Needs a tokio runtime.
+    pub fn begin(&self) -> Checking {
         let source = self.clone();
-        let checked = tokio::task::spawn_blocking(move || source.check())
-            .await
-            .map_err(|error| PolicyError::Check(error.to_string()))??;
+        Checking(tokio::task::spawn_blocking(move || source.check()))
+    }
+}
+
+/// A set being compiled.
+#[derive(Debug)]
+pub struct Checking(tokio::task::JoinHandle<Result<Checked, PolicyError>>);
+
+impl Checking {
+    /// Waits until it has compiled and makes it live; the last good set stays on any error.
+    ///
+    /// # Errors
+    /// See [`PolicyError`].
+    pub async fn apply(self, link: &Link) -> Result<(Checked, Applied), PolicyError> {
+        let checked = self.0.await.map_err(|error| PolicyError::Check(error.to_string()))??;
         let applied = link.set_policy(&checked.files, checked.digest.clone()).await?;
         Ok((checked, applied))
     }

@@ -13,6 +13,9 @@ use crate::{
 /// Oldest kernel: `SO_NETNS_COOKIE` (5.14) and cgroup hooks that hold on hybrid hosts (5.15).
 const KERNEL_FLOOR: (u32, u32) = (5, 15);
 
+/// The security modules that are on (Documentation/admin-guide/LSM/index.rst).
+const LSMS: &str = "/sys/kernel/security/lsm";
+
 /// How a finding stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -77,7 +80,14 @@ impl Report {
 
 /// Looks at the host without changing anything.
 pub fn check(instance: &Instance) -> Report {
-    Report { findings: vec![root(), kernel(), cgroup_v2(), bpffs(), object(instance), lsm(), runtime()] }
+    let mut report = enforcement(instance);
+    report.findings.push(runtime());
+    report
+}
+
+/// What enforcement needs; a matter of microseconds.
+pub fn enforcement(instance: &Instance) -> Report {
+    Report { findings: vec![root(), kernel(), cgroup_v2(), bpffs(), object(instance), lsm()] }
 }
 
 fn root() -> Finding {
@@ -111,6 +121,15 @@ fn cgroup_v2() -> Finding {
     }
 }
 
+/// False if the kernel says that programs at security hooks would never be called; true if it doesn't say.
+pub(crate) fn may_have_bpf_lsm() -> bool {
+    fs::read_to_string(LSMS).map_or(true, |list| has_bpf(&list))
+}
+
+fn has_bpf(lsms: &str) -> bool {
+    lsms.split(',').any(|name| name.trim() == "bpf")
+}
+
 fn bpffs() -> Finding {
     let path = Path::new("/sys/fs/bpf");
     match crate::gate::object::on_bpffs(path) {
@@ -135,8 +154,8 @@ fn object(instance: &Instance) -> Finding {
 
 /// The list only says that the module is on; whether the hook loads shows when the gate opens.
 fn lsm() -> Finding {
-    let list = fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
-    if list.split(',').any(|name| name.trim() == "bpf") {
+    let list = fs::read_to_string(LSMS).unwrap_or_default();
+    if has_bpf(&list) {
         Finding::ok("bpf lsm", list.trim().to_owned())
     } else {
         let detail =
@@ -145,7 +164,8 @@ fn lsm() -> Finding {
     }
 }
 
-fn runtime() -> Finding {
+/// Whether the OCI runtime is there and runs.
+pub fn runtime() -> Finding {
     match Command::new("runc").arg("--version").output() {
         Ok(output) if output.status.success() => {
             let text = String::from_utf8_lossy(&output.stdout).into_owned();

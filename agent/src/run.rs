@@ -1,7 +1,7 @@
 //! Runs: from a person's request to a contained process and back to nothing.
 //!
 //! Takes an order that [`crate::launch`] read; gives a [`Run`] that passes the gate alone, and its exit.
-//! [`lifecycle`] has the order of the steps; [`adopt`] finds runs again that outlived an agent.
+//! [`start`] and [`finish`] have the order of the steps; [`adopt`] finds runs again that outlived an agent.
 
 pub mod account;
 pub mod adopt;
@@ -10,15 +10,18 @@ pub mod cgroup;
 pub mod console;
 pub mod end;
 pub mod environment;
+pub mod finish;
 pub mod folder;
-pub mod lifecycle;
 pub mod live;
 pub mod mounts;
 pub mod offline;
+pub mod order;
 pub mod pool;
+mod prepare;
 pub mod process;
 pub mod seccomp;
 pub mod shim;
+pub mod start;
 pub mod trust;
 
 use std::{
@@ -34,8 +37,9 @@ use tokio::sync::watch;
 use self::{
     account::Account,
     cgroup::{CgroupError, Hierarchies},
-    lifecycle::{Reason, StartError},
+    finish::Reason,
     live::Live,
+    order::StartError,
     pool::Pool,
     shim::Exit,
     trust::Trust,
@@ -119,6 +123,7 @@ impl Runs {
         let run = Arc::new(Run {
             account: live.account(),
             ended: watch::Sender::new(None),
+            gone: watch::Sender::new(false),
             asked: Mutex::new(None),
             live,
         });
@@ -138,6 +143,7 @@ pub struct Run {
     live: Live,
     account: Account,
     ended: watch::Sender<Option<Ended>>,
+    gone: watch::Sender<bool>,
     /// Why it is being ended, if somebody asked for it.
     asked: Mutex<Option<Reason>>,
 }
@@ -179,7 +185,7 @@ impl Run {
         self.ended.borrow().clone()
     }
 
-    /// Waits for its end.
+    /// Waits for its end: nothing of it runs or leaves any more, and that it ended is on record.
     pub async fn wait(&self) -> Ended {
         let mut ended = self.ended.subscribe();
         loop {
@@ -190,6 +196,16 @@ impl Run {
                 return Ended { exit: None, reason: Reason::Crash };
             }
         }
+    }
+
+    /// Waits until nothing of it is left on the host but its records.
+    pub async fn wait_gone(&self) {
+        // The sender is ours: it can't end before we do.
+        let _ = self.gone.subscribe().wait_for(|gone| *gone).await;
+    }
+
+    fn gone(&self) {
+        self.gone.send_replace(true);
     }
 
     fn asked(&self) -> MutexGuard<'_, Option<Reason>> {

@@ -4,12 +4,12 @@
 //! A gateway that outlived an earlier agent is watched rather than doubled.
 
 use std::{
-    io,
+    fs, io,
     os::{
         fd::OwnedFd,
         unix::process::{CommandExt as _, ExitStatusExt as _},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
@@ -23,12 +23,13 @@ use crate::{
     child::{self, Program},
     instance::Instance,
     readiness,
+    run::process::{Process, ProcessName},
 };
 
 /// First argument of the child that becomes the gateway.
 pub const CHILD: &str = "__gateway";
-/// How long an agent that starts waits for a gateway of an earlier agent to dial.
-const ADOPTION: Duration = Duration::from_millis(600);
+/// How long an agent that starts waits for a live gateway of an earlier agent to dial, its own start included.
+const ADOPTION: Duration = Duration::from_secs(5);
 /// A gateway that lived this long starts again without a pause.
 const STEADY: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -45,7 +46,19 @@ struct Role {
     gid: u32,
     netns: Option<PathBuf>,
     link: PathBuf,
+    note: PathBuf,
     log: Option<String>,
+}
+
+/// The gateway that an earlier agent of the instance has left, if it lives.
+pub fn left_behind(instance: &Instance) -> Option<Process> {
+    let name: ProcessName = serde_json::from_slice(&fs::read(note(instance)).ok()?).ok()?;
+    name.open().ok().flatten()
+}
+
+/// Which process the gateway is, for an agent that comes later.
+fn note(instance: &Instance) -> PathBuf {
+    instance.run_dir.join("gateway.json")
 }
 
 /// A supervisor at work.
@@ -56,18 +69,25 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts it. `connected` tells which gateway is on the link ([`crate::link::Link::gateway`]).
-    pub fn start(instance: &Instance, program: Program, connected: watch::Receiver<Option<u32>>) -> Self {
+    /// Starts it; it waits for the gateway that an earlier agent left ([`left_behind`]) and else starts one at once.
+    /// `connected` tells which gateway is on the link ([`crate::link::Link::gateway`]).
+    pub fn start(
+        instance: &Instance,
+        program: Program,
+        connected: watch::Receiver<Option<u32>>,
+        left: Option<Process>,
+    ) -> Self {
         let role = Role {
             executable: instance.lib_dir.join("strait-gateway"),
             uid: instance.gateway_uid,
             gid: instance.gateway_gid,
             netns: instance.dial_netns.clone(),
             link: instance.link_socket(),
+            note: note(instance),
             log: std::env::var("RUST_LOG").ok(),
         };
         let (stop, stopping) = watch::channel(false);
-        let task = tokio::spawn(supervise(role, program, connected, stopping));
+        let task = tokio::spawn(supervise(role, program, connected, stopping, left));
         Self { stop, task }
     }
 
@@ -83,8 +103,11 @@ async fn supervise(
     program: Program,
     mut connected: watch::Receiver<Option<u32>>,
     mut stopping: watch::Receiver<bool>,
+    left: Option<Process>,
 ) {
-    adopt(&mut connected, &mut stopping).await;
+    if let Some(left) = left {
+        adopt(&left, &mut connected, &mut stopping).await;
+    }
     let mut pause = Duration::ZERO;
     while !*stopping.borrow() {
         let started = Instant::now();
@@ -116,13 +139,23 @@ fn longer(pause: Duration) -> Duration {
 }
 
 /// Watches a gateway that an earlier agent left, until it ends.
-async fn adopt(connected: &mut watch::Receiver<Option<u32>>, stopping: &mut watch::Receiver<bool>) {
-    let wait = async { connected.wait_for(Option::is_some).await.ok().and_then(|pid| *pid) };
-    let Ok(Some(pid)) = tokio::time::timeout(ADOPTION, wait).await else { return };
-    let Some(handle) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
-    let Ok(handle) = pidfd_open(handle, PidfdFlags::NONBLOCK) else { return };
-    tracing::info!(pid, "the gateway of an earlier agent goes on");
-    let Ok(handle) = readiness::watch(handle) else { return };
+async fn adopt(
+    left: &Process,
+    connected: &mut watch::Receiver<Option<u32>>,
+    stopping: &mut watch::Receiver<bool>,
+) {
+    let pid = left.name().pid;
+    let Ok(handle) = left.pidfd().try_clone_to_owned().and_then(readiness::watch) else { return };
+    let dialled = connected.wait_for(|known| known.and_then(|known| i32::try_from(known).ok()) == Some(pid));
+    tokio::select! {
+        _ = dialled => tracing::info!(pid, "the gateway of an earlier agent goes on"),
+        _ = handle.readable() => return,
+        () = stopped(stopping) => {}
+        () = tokio::time::sleep(ADOPTION) => {
+            tracing::error!(pid, "the gateway of an earlier agent lives but does not dial: another is started");
+            return;
+        }
+    }
     tokio::select! {
         _ = handle.readable() => tracing::error!(pid, "the gateway died and is started again"),
         () = stopped(stopping) => {
@@ -146,6 +179,11 @@ async fn run_once(
         .process_group(0)
         .current_dir("/");
     let mut running = tokio::process::Command::from(command).spawn()?;
+    if let Some(pid) = running.id().and_then(|pid| i32::try_from(pid).ok())
+        && let Err(error) = take_note(pid, &role.note)
+    {
+        tracing::warn!(%error, "an agent that comes later won't know the gateway");
+    }
     if let Some(stderr) = running.stderr.take() {
         tokio::spawn(relay(stderr));
     }
@@ -163,6 +201,10 @@ async fn run_once(
             running.wait().await
         }
     }
+}
+
+fn take_note(pid: i32, note: &Path) -> io::Result<()> {
+    fs::write(note, serde_json::to_vec(&ProcessName::of(pid)?)?)
 }
 
 fn open_pidfd(pid: u32) -> Option<OwnedFd> {

@@ -7,7 +7,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -19,7 +19,8 @@ use strait_agent::{
     listeners::Listeners,
     netns,
     policy_source::{PolicyError, PolicySource},
-    supervise::Supervisor,
+    run::process::ProcessName,
+    supervise::{self, Supervisor},
 };
 use strait_contract::run::Range;
 use tokio::sync::watch;
@@ -147,7 +148,7 @@ async fn the_gateway_runs_without_privilege_in_its_netns_and_is_back_within_a_se
     rig.instance.dial_netns = Some(rig.instance.strait_netns());
     let report = stub(&rig);
     let (_connected, seen) = watch::channel(None);
-    let supervisor = Supervisor::start(&rig.instance, program(), seen);
+    let supervisor = Supervisor::start(&rig.instance, program(), seen, None);
     until("the gateway starts", || report.exists()).await;
     let text = fs::read_to_string(&report).unwrap();
     let uid = rig.instance.gateway_uid;
@@ -198,15 +199,24 @@ fn kill(pid: i32, signal: &str) {
 async fn a_gateway_of_an_earlier_agent_is_watched_and_not_doubled() {
     let rig = Rig::new("ado");
     let report = stub(&rig);
-    let mut earlier = Command::new("sleep").arg("600").spawn().unwrap();
-    let (_connected, seen) = watch::channel(Some(earlier.id()));
-    let supervisor = Supervisor::start(&rig.instance, program(), seen);
-    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert!(supervise::left_behind(&rig.instance).is_none(), "nothing was noted yet");
+    let mut earlier = Command::new("sleep").arg("30").stdout(Stdio::null()).spawn().unwrap();
+    let name = ProcessName::of(i32::try_from(earlier.id()).unwrap()).unwrap();
+    fs::write(rig.instance.run_dir.join("gateway.json"), serde_json::to_vec(&name).unwrap()).unwrap();
+    let left = supervise::left_behind(&rig.instance).expect("it lives");
+    let (connected, seen) = watch::channel(None);
+    let supervisor = Supervisor::start(&rig.instance, program(), seen, Some(left));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    connected.send_replace(Some(earlier.id()));
+    tokio::time::sleep(Duration::from_millis(600)).await;
     assert!(pids(&report).is_empty(), "no second one");
     earlier.kill().unwrap();
     earlier.wait().unwrap();
     until("its successor starts", || pids(&report).len() == 1).await;
+    let noted = supervise::left_behind(&rig.instance).expect("the next agent is told of the successor");
+    assert_eq!(noted.name().pid, pids(&report)[0]);
     supervisor.stop().await;
+    assert!(supervise::left_behind(&rig.instance).is_none(), "it ended with its supervisor");
 }
 
 fn source(dir: &Path, config: &str) -> PolicySource {

@@ -1,16 +1,15 @@
-//! The runs that the agent has announced, found by address and by id without a lock.
+//! The runs that the agent has announced, found by address and by id.
 
 use std::{
     collections::HashMap,
     net::Ipv4Addr,
     os::fd::OwnedFd,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
-use arc_swap::ArcSwap;
 use strait_contract::{ids::RunId, message::Limits, run::RunInfo};
 use tokio::sync::watch;
 
@@ -84,14 +83,13 @@ impl Drop for Admission {
 }
 
 /// All live runs.
+///
+/// One lock, held for a look-up or one change: a start costs the same however many runs there are, which a table that
+/// is copied for each change would not give.
 #[derive(Debug, Default)]
-pub struct Runs {
-    table: ArcSwap<Table>,
-    /// Writers take turns; readers never wait.
-    writing: Mutex<()>,
-}
+pub struct Runs(RwLock<Table>);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Table {
     by_addr: HashMap<Ipv4Addr, Arc<Run>>,
     by_id: HashMap<RunId, Ipv4Addr>,
@@ -100,22 +98,22 @@ struct Table {
 impl Runs {
     /// The run with this address.
     pub fn by_addr(&self, addr: Ipv4Addr) -> Option<Arc<Run>> {
-        self.table.load().by_addr.get(&addr).map(Arc::clone)
+        self.read().by_addr.get(&addr).map(Arc::clone)
     }
 
     /// The run with this id.
     pub fn by_id(&self, id: &RunId) -> Option<Arc<Run>> {
-        let table = self.table.load();
+        let table = self.read();
         table.by_id.get(id).and_then(|addr| table.by_addr.get(addr)).map(Arc::clone)
     }
 
     /// Every live run, in no order.
     pub fn all(&self) -> Vec<Arc<Run>> {
-        self.table.load().by_addr.values().map(Arc::clone).collect()
+        self.read().by_addr.values().map(Arc::clone).collect()
     }
 
     /// Takes a run in. Announced again after the agent came back, it stays the run it was, with its names and
-    /// connections; another run that held the address is over.
+    /// connections; another run that held the address is over. The link alone calls this, one announcement at a time.
     pub fn started(
         &self,
         info: RunInfo,
@@ -123,7 +121,6 @@ impl Runs {
         limits: &Limits,
         session: u64,
     ) -> Result<Arc<Run>, crate::names::NamesError> {
-        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = self.by_addr(info.addr) {
             if known.info == info {
                 known.session.store(session, Ordering::Relaxed);
@@ -131,18 +128,17 @@ impl Runs {
             }
             self.remove(&known);
         }
+        // Outside the lock: it reads the names from a file.
         let run = Arc::new(Run::new(info, Names::open(names, limits.names_per_run)?));
         run.session.store(session, Ordering::Relaxed);
-        let mut table = Table::clone(&self.table.load());
+        let mut table = self.write();
         table.by_id.insert(run.info.id.clone(), run.info.addr);
         table.by_addr.insert(run.info.addr, Arc::clone(&run));
-        self.table.store(Arc::new(table));
         Ok(run)
     }
 
     /// Drops a run: its connections see [`Run::ended`].
     pub fn ended(&self, id: &RunId) {
-        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(run) = self.by_id(id) {
             self.remove(&run);
         }
@@ -150,7 +146,6 @@ impl Runs {
 
     /// Drops the runs that an agent, back since a while, has not announced: they ended while it was away.
     pub fn forget_before(&self, session: u64) {
-        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         for run in self.all() {
             if run.session.load(Ordering::Relaxed) < session {
                 tracing::warn!(run = %run.info.id, "a run ended while the agent was away");
@@ -160,10 +155,20 @@ impl Runs {
     }
 
     fn remove(&self, run: &Arc<Run>) {
-        let mut table = Table::clone(&self.table.load());
-        table.by_id.remove(&run.info.id);
-        table.by_addr.remove(&run.info.addr);
-        self.table.store(Arc::new(table));
+        {
+            let mut table = self.write();
+            table.by_id.remove(&run.info.id);
+            table.by_addr.remove(&run.info.addr);
+        }
         run.end();
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        // Every change under this lock is complete in itself.
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     control::Reload,
     link::{Applied, Link},
     log::Log,
-    policy_source::PolicySource,
+    policy_source::{Checking, PolicySource},
 };
 
 /// Puts configuration and policies in force, all or nothing.
@@ -32,9 +32,8 @@ impl Reloader {
 
     /// The policies at the start. A set that is refused leaves every call refused and the command line working
     /// (case 81).
-    pub(super) async fn first(&self) {
-        let config = Arc::clone(&self.config.borrow());
-        if let Err(error) = self.policies(&config).await {
+    pub(super) async fn first(&self, checking: Checking) {
+        if let Err(error) = self.apply(checking).await {
             tracing::error!("{error}; until this is mended every call is refused");
         }
     }
@@ -74,8 +73,11 @@ impl Reloader {
     }
 
     async fn policies(&self, config: &Config) -> Result<String, String> {
-        let source = PolicySource::new(config, self.program.clone());
-        let (checked, applied) = source.reload(&self.link).await.map_err(|error| error.to_string())?;
+        self.apply(PolicySource::new(config, self.program.clone()).begin()).await
+    }
+
+    async fn apply(&self, checking: Checking) -> Result<String, String> {
+        let (checked, applied) = checking.apply(&self.link).await.map_err(|error| error.to_string())?;
         let (epoch, when) = match applied {
             Applied::Live { epoch } => (epoch, "live"),
             Applied::AtNextStart { epoch } => (epoch, "waiting for the gateway"),

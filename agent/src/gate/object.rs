@@ -13,7 +13,7 @@ use std::{
 };
 
 use aya::{
-    Btf, EbpfLoader,
+    Btf, Ebpf, EbpfLoader,
     maps::{HashMap, Map, MapData},
     programs::Program,
 };
@@ -26,7 +26,7 @@ use super::{
     hook::{CgroupHook, LISTENER_HOOKS, PACKET_FILTER, RUN_HOOKS},
     sys,
 };
-use crate::instance::Instance;
+use crate::{instance::Instance, preflight};
 
 /// Magic number of bpffs (`BPF_FS_MAGIC`, linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
@@ -203,7 +203,11 @@ pub(crate) fn open_map(instance: &Instance, name: &'static str) -> Result<Map, G
 
 fn load(instance: &Instance, bytes: &[u8], meta: &Meta) -> Result<(), GateError> {
     let gateway = meta.gateway;
+    // Reading the kernel's types takes as long as all the rest: it goes on meanwhile.
+    let types = preflight::may_have_bpf_lsm().then(|| std::thread::spawn(Btf::from_sys_fs));
     let mut object = EbpfLoader::new()
+        // Nothing in it is relocated by them.
+        .btf(None)
         .override_global("GATEWAY", &gateway, true)
         .load(bytes)
         .map_err(|source| GateError::Load { program: OBJECT, source: Box::new(source) })?;
@@ -211,22 +215,23 @@ fn load(instance: &Instance, bytes: &[u8], meta: &Meta) -> Result<(), GateError>
         let path = instance.bpffs.join(folder);
         fs::create_dir_all(&path).map_err(|source| GateError::Bpffs { path, source })?;
     }
-    let hooks = RUN_HOOKS.iter().chain(&LISTENER_HOOKS).map(|hook| (hook.name, hook.optional));
-    for (name, optional) in hooks.chain([(PACKET_FILTER, false)]) {
-        let program = object
-            .program_mut(name)
-            .ok_or_else(|| GateError::Incomplete { program: name, path: instance.lib_dir.join(OBJECT) })?;
-        match load_program(program) {
-            Ok(()) => {}
-            Err(error) if optional => {
-                tracing::info!(program = name, %error, "this kernel lacks an optional hook");
-                continue;
+    let hooks = RUN_HOOKS.iter().chain(&LISTENER_HOOKS);
+    let required = hooks.clone().filter(|hook| !hook.optional).map(|hook| hook.name);
+    for name in required.chain([PACKET_FILTER]) {
+        place(instance, &mut object, name, None)?;
+    }
+    // A trampoline to a module that isn't on is never called, and would look as if it held.
+    if let Some(types) = types {
+        // A panic in it was reported; the kernel's types are then as good as absent.
+        let types = types.join().ok().and_then(Result::ok);
+        for hook in hooks.filter(|hook| hook.optional) {
+            match place(instance, &mut object, hook.name, types.as_ref()) {
+                Err(GateError::Load { program, source }) => {
+                    tracing::info!(program, error = %source, "this kernel lacks an optional hook");
+                }
+                other => other?,
             }
-            Err(source) => return Err(GateError::Load { program: name, source: Box::new(source) }),
         }
-        program
-            .pin(program_pin(instance, name))
-            .map_err(|source| GateError::Pin { object: name, source: Box::new(source) })?;
     }
     for (name, _) in shapes() {
         let map = object
@@ -241,7 +246,24 @@ fn load(instance: &Instance, bytes: &[u8], meta: &Meta) -> Result<(), GateError>
         .map_err(|source| GateError::Map { map: map::META, source: Box::new(source) })
 }
 
-fn load_program(program: &mut Program) -> Result<(), aya::EbpfError> {
+/// Loads a program and pins it.
+fn place(
+    instance: &Instance,
+    object: &mut Ebpf,
+    name: &'static str,
+    types: Option<&Btf>,
+) -> Result<(), GateError> {
+    let program = object
+        .program_mut(name)
+        .ok_or_else(|| GateError::Incomplete { program: name, path: instance.lib_dir.join(OBJECT) })?;
+    load_program(program, types)
+        .map_err(|source| GateError::Load { program: name, source: Box::new(source) })?;
+    program
+        .pin(program_pin(instance, name))
+        .map_err(|source| GateError::Pin { object: name, source: Box::new(source) })
+}
+
+fn load_program(program: &mut Program, types: Option<&Btf>) -> Result<(), aya::EbpfError> {
     match program {
         Program::CgroupSockAddr(program) => program.load()?,
         Program::CgroupSock(program) => program.load()?,
@@ -249,7 +271,11 @@ fn load_program(program: &mut Program) -> Result<(), aya::EbpfError> {
         Program::CgroupSockopt(program) => program.load()?,
         Program::SockOps(program) => program.load()?,
         Program::SchedClassifier(program) => program.load()?,
-        Program::LsmCgroup(program) => program.load("socket_create", &Btf::from_sys_fs()?)?,
+        Program::LsmCgroup(program) => match types {
+            Some(types) => program.load("socket_create", types)?,
+            // Says why.
+            None => program.load("socket_create", &Btf::from_sys_fs()?)?,
+        },
         _ => return Err(aya::programs::ProgramError::UnexpectedProgramType.into()),
     }
     Ok(())

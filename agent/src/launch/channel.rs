@@ -42,6 +42,13 @@ impl Channel {
         }
     }
 
+    /// Sends a message if there is room for it now; a peer that has gone or doesn't read misses it.
+    pub fn tell(&self, message: &impl Serialize) {
+        if let Ok(packet) = seqpacket::encode(message) {
+            let _ = seqpacket::send(&self.socket, &packet, &[]);
+        }
+    }
+
     /// The next message.
     ///
     /// # Errors

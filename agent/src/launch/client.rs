@@ -93,6 +93,9 @@ pub enum LaunchError {
 /// How long the command line waits for an agent that went away.
 const COME_BACK: Duration = Duration::from_secs(30);
 
+/// How long the command line waits for its turn if many others call.
+const ACCEPTED_WITHIN: Duration = Duration::from_secs(5);
+
 /// A request and what goes with it.
 #[derive(Debug)]
 pub struct Launch {
@@ -107,15 +110,23 @@ pub struct Launch {
 /// # Errors
 /// [`LaunchError`].
 pub async fn run(socket: &Path, launch: Launch, on_start: impl FnOnce(&RunId)) -> Result<u8, LaunchError> {
-    let channel = connect(socket)?;
+    let channel = connect(socket).await?;
     let with_terminal = launch.request.terminal.is_some();
     let streams = if with_terminal { Streams::none()? } else { Streams::of_caller()? };
     // Before the run exists: a signal that comes early is kept for it.
     let mut signals = Signals::new().map_err(|error| LaunchError::System("no signal handlers", error))?;
-    send(&channel, &launch, &streams).await?;
+    let sent = send(&channel, &launch, &streams).await;
     let Streams { inside, mut copies } = streams;
     // The run has them; a copy here would keep a reader of the run's output waiting.
     drop(inside);
+    // An agent that hangs up may have said why before.
+    match sent {
+        Err(error @ LaunchError::Link(_)) => {
+            let answer = started(&channel).await;
+            return Err(answer.err().filter(|told| matches!(told, LaunchError::Refused(_))).unwrap_or(error));
+        }
+        other => other?,
+    }
     let (run, master) = started(&channel).await?;
     on_start(&run);
     let _raw = match master {
@@ -130,14 +141,24 @@ pub async fn run(socket: &Path, launch: Launch, on_start: impl FnOnce(&RunId)) -
     Ok(code)
 }
 
-fn connect(path: &Path) -> Result<Channel, LaunchError> {
+async fn connect(path: &Path) -> Result<Channel, LaunchError> {
     let refused = |source: io::Error| match source.kind() {
         io::ErrorKind::PermissionDenied => LaunchError::NotAllowed { path: path.to_owned() },
         _ => LaunchError::NoAgent { path: path.to_owned(), source },
     };
     let socket = open_socket().map_err(|errno| LaunchError::System("no socket", errno.into()))?;
     let address = SocketAddrUnix::new(path).map_err(|errno| refused(errno.into()))?;
-    rustix::net::connect(&socket, &address).map_err(|errno| refused(errno.into()))?;
+    let until = tokio::time::Instant::now() + ACCEPTED_WITHIN;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            // The queue of those who wait to be accepted is full (connect(2), for Unix sockets).
+            Err(rustix::io::Errno::AGAIN) if tokio::time::Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(errno) => return Err(refused(errno.into())),
+        }
+    }
     Channel::new(socket).map_err(|error| LaunchError::System("no channel", error))
 }
 
@@ -179,7 +200,14 @@ fn memfd(request: &Request) -> io::Result<OwnedFd> {
 }
 
 async fn started(channel: &Channel) -> Result<(RunId, Option<OwnedFd>), LaunchError> {
-    let (message, fds) = channel.receive().await?;
+    let answer = match channel.receive().await {
+        // The kernel tells first that the agent hung up on what it hadn't read, then what it had said (unix(7)).
+        Err(LinkError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+            channel.receive().await
+        }
+        other => other,
+    };
+    let (message, fds) = answer?;
     match message {
         ToCaller::Started { run } => Ok((run, fds.into_iter().next())),
         ToCaller::Refused { message } => Err(LaunchError::Refused(message)),
@@ -276,7 +304,7 @@ async fn rejoin(socket: &Path, run: &RunId) -> Result<Channel, LaunchError> {
     let until = tokio::time::Instant::now() + COME_BACK;
     while tokio::time::Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let Ok(channel) = connect(socket) else { continue };
+        let Ok(channel) = connect(socket).await else { continue };
         let rejoin = ToAgent::Rejoin { version: VERSION, run: run.clone() };
         if channel.send(&rejoin, &[]).await.is_ok() {
             return Ok(channel);

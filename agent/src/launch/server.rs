@@ -21,6 +21,7 @@ use strait_contract::{
 use tokio::time::timeout;
 
 use super::{
+    callers::Callers,
     channel::Channel,
     protocol::{MAX_MOUNTS, MAX_REQUEST, Request, ToAgent, ToCaller, VERSION},
     stdio::{Fitness, fitness},
@@ -28,16 +29,18 @@ use super::{
 use crate::run::{
     Run, Runs,
     account::{Account, AccountError},
-    lifecycle::{Order, StartError, Started},
     mounts::Offered,
+    order::{Order, StartError, Started},
 };
 
 /// Group whose members may start runs.
 pub const GROUP: &str = "strait";
 /// How long a caller may take to say what it wants.
-const ASK_WITHIN: Duration = Duration::from_secs(10);
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 64;
+const ASK_WITHIN: Duration = Duration::from_secs(5);
+/// Connections that wait to be accepted; the kernel's `net.core.somaxconn` bounds it too.
+const BACKLOG: i32 = 4096;
+/// Connections that one user may have: as many as runs that are being started or going on.
+const MOST_PER_USER: usize = 256;
 /// Signals that a caller may pass on: those a terminal or a service manager sends.
 const SIGNALS: [Signal; 6] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
@@ -98,14 +101,23 @@ pub fn open_to_group(path: &Path) -> io::Result<()> {
 /// If the listener can't be watched.
 pub async fn serve(listener: OwnedFd, runs: Arc<Runs>) -> io::Result<()> {
     let listener = crate::readiness::watch(listener)?;
+    let callers = Callers::new(MOST_PER_USER);
     loop {
         let mut ready = listener.readable().await?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(&listener, flags) {
             Ok(socket) => match Channel::new(socket) {
-                Ok(channel) => {
-                    tokio::spawn(attend(channel, Arc::clone(&runs)));
-                }
+                Ok(channel) => match callers.admit(channel.socket()) {
+                    Ok(place) => {
+                        let runs = Arc::clone(&runs);
+                        tokio::spawn(async move {
+                            attend(channel, runs).await;
+                            drop(place);
+                        });
+                    }
+                    // There is room in a fresh socket: this doesn't wait.
+                    Err(why) => channel.tell(&ToCaller::Refused { message: why.to_string() }),
+                },
                 Err(error) => tracing::warn!(%error, "a caller can't be served"),
             },
             Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
@@ -156,8 +168,8 @@ async fn open(channel: &Channel, runs: &Arc<Runs>) -> Result<Arc<Run>, Refusal> 
             Ok(run)
         }
         Asked::Launch { request, stdio, mounts } => {
-            let order = order(account, request, stdio, mounts)?;
-            let Started { run, master } = runs.start(order).await?;
+            let (order, stdio) = order(account, request, stdio, mounts)?;
+            let Started { run, master } = runs.start(order, stdio).await?;
             let fds: Vec<_> = master.iter().map(AsFd::as_fd).collect();
             // A caller that is gone already is dealt with as any that goes.
             let _ = channel.send(&ToCaller::Started { run: run.id().clone() }, &fds).await;
@@ -233,7 +245,7 @@ fn order(
     request: Request,
     stdio: Vec<OwnedFd>,
     mounts: Vec<Offered>,
-) -> Result<Order, Refusal> {
+) -> Result<(Order, [OwnedFd; 3]), Refusal> {
     let stdio: [OwnedFd; 3] = stdio.try_into().map_err(|_| Refusal::Malformed("it needs three streams"))?;
     for (fd, name) in stdio.iter().zip(["stdin", "stdout", "stderr"]) {
         match fitness(fd) {
@@ -259,7 +271,7 @@ fn order(
     if cwd.as_deref().is_some_and(|path| !is_plain(path)) {
         return Err(Refusal::Malformed("the current folder is not absolute"));
     }
-    Ok(Order {
+    let order = Order {
         agent: request.agent.map(|agent| agent.parse()).transpose()?,
         account,
         argv: request.argv,
@@ -269,8 +281,8 @@ fn order(
         program_path,
         terminal: request.terminal,
         mounts,
-        stdio,
-    })
+    };
+    Ok((order, stdio))
 }
 
 /// Absolute and without `..`.

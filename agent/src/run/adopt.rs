@@ -9,8 +9,8 @@ use tokio::task::spawn_blocking;
 
 use super::{
     Run, Runs,
+    finish::Reason,
     folder::Folder,
-    lifecycle::Reason,
     live::{self, Live},
     process::Process,
     shim,
@@ -120,7 +120,7 @@ impl Runs {
                 tracing::warn!(run = %run.id(), %error, "a run's shim can't be watched");
             }
             let exit = shim::read_exit(&Folder::of(&runs.parts.instance, run.id().as_str()));
-            runs.finish(&run, exit).await;
+            runs.finish(&run, exit, async {}).await;
         });
     }
 
@@ -133,7 +133,7 @@ impl Runs {
         let exit = shim::read_exit(&Folder::of(&self.parts.instance, live.id.as_str()));
         let Ok(run) = self.register(live) else { return };
         *run.asked() = reason;
-        self.finish(&run, exit).await;
+        self.finish(&run, exit, async {}).await;
     }
 
     /// Objects of runs that nobody knows: an agent that died between two steps.

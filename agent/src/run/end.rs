@@ -7,7 +7,7 @@ use std::{io, sync::Arc, time::Duration};
 use rustix::process::Signal;
 use tokio::{task::spawn_blocking, time::timeout};
 
-use super::{Run, Runs, cgroup::CgroupError, lifecycle::Reason};
+use super::{Run, Runs, cgroup::CgroupError, finish::Reason};
 use crate::gate::GateError;
 
 /// How long a run may take to end by itself after SIGTERM.

@@ -1,7 +1,7 @@
 //! The agent's side of a shim ([`strait-tool shim`](../../tool)): starts it, hears how the run gets on.
 //!
-//! The shim speaks first: `created INIT_PID SHIM_PID`; is told `start`; says `started`; at the end `exited CODE
-//! SIGNAL` and closes when the container is deleted; or says `failed WHY` instead.
+//! The shim speaks first: `created INIT_PID SHIM_PID`, when init waits; is told `start`; says `started`; at the end
+//! `exited CODE SIGNAL` and closes when the container is deleted; or says `failed WHY` instead.
 #![expect(unsafe_code, reason = "one descriptor must be inherited across exec, and only by the shim")]
 
 use std::{
@@ -128,6 +128,13 @@ pub async fn create(start: Start<'_>) -> Result<Created, ShimError> {
 }
 
 impl Created {
+    /// Has the container deleted instead: without a word from us its init runs nothing. Waits until it's gone.
+    pub async fn abandon(mut self) {
+        drop(self.speak);
+        // It says that it failed, as it was told to.
+        while let Ok(Some(_)) = self.lines.next_line().await {}
+    }
+
     /// Lets the container go on.
     ///
     /// # Errors
@@ -142,11 +149,11 @@ impl Created {
 }
 
 impl Running {
-    /// Waits for the end of the run *and* for its container to be deleted.
+    /// Waits for the end of the run: its init has been waited for, so none of its processes is left.
     ///
     /// # Errors
     /// [`ShimError`] if the shim was killed: the run's exit is not known then.
-    pub async fn ended(mut self) -> Result<Exit, ShimError> {
+    pub async fn exited(mut self) -> Result<(Exit, Leaving), ShimError> {
         let line = next(&mut self.lines).await?;
         let mut words = line.split(' ');
         let exit = match (words.next(), words.next(), words.next()) {
@@ -155,12 +162,21 @@ impl Running {
             }
             _ => None,
         };
-        let Some(exit) = exit else { return Err(ShimError::Failed(line)) };
-        // A failure to delete is said here, and the tear-down of the cgroup deals with what is left.
-        while let Ok(Some(line)) = self.lines.next_line().await {
+        exit.map(|exit| (exit, Leaving(self.lines))).ok_or(ShimError::Failed(line))
+    }
+}
+
+/// A shim whose run has ended and whose container is being deleted.
+#[derive(Debug)]
+pub struct Leaving(Lines<BufReader<OwnedReadHalf>>);
+
+impl Leaving {
+    /// Waits until the container is deleted. A failure is said in the agent's log, and the tear-down of the cgroup
+    /// deals with what is left.
+    pub async fn deleted(mut self) {
+        while let Ok(Some(line)) = self.0.next_line().await {
             tracing::warn!(shim = %line, "a container was not deleted cleanly");
         }
-        Ok(exit)
     }
 }
 

@@ -10,8 +10,13 @@ use super::rig::Rig;
 /// A number that no account of the host has.
 const SECOND: u32 = 4_000_321;
 
-/// Runs a command line as the second person. Without a group `strait` the sockets are root's, so the test opens them.
-fn as_second(rig: &Rig, mut command: Command) -> Output {
+/// Runs a command line as the second person.
+fn as_second(rig: &Rig, command: Command) -> Output {
+    as_person(rig, SECOND, command)
+}
+
+/// Runs a command line as another. Without a group `strait` the sockets are root's, so the test opens them.
+fn as_person(rig: &Rig, uid: u32, mut command: Command) -> Output {
     for socket in [rig.instance.launch_socket(), rig.instance.control_socket()] {
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666)).unwrap();
     }
@@ -20,7 +25,7 @@ fn as_second(rig: &Rig, mut command: Command) -> Output {
         std::fs::copy(command.get_program(), &bin).unwrap();
     }
     let mut as_them = Command::new(bin);
-    as_them.args(command.get_args()).uid(SECOND).gid(SECOND).current_dir("/");
+    as_them.args(command.get_args()).uid(uid).gid(uid).current_dir("/");
     command.stdin(std::process::Stdio::null());
     as_them.stdin(std::process::Stdio::null()).output().unwrap()
 }
@@ -110,4 +115,78 @@ fn without_an_agent_it_says_how_to_start_one() {
         assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("systemctl start strait"), "{output:?}");
     }
+}
+
+/// Opens 400 connections to each socket, says what the first and the last of each hear, and holds them.
+const CROWD: &str = r#"
+import socket, sys, time
+def crowd(path, kind, count):
+    sockets = []
+    while len(sockets) < count:
+        s = socket.socket(socket.AF_UNIX, kind)
+        s.settimeout(2)
+        s.connect(path)
+        sockets.append(s)
+    return sockets
+def heard(s):
+    try: return s.recv(4096) or b'closed'
+    except socket.timeout: return b'open'
+launch = crowd(sys.argv[1], socket.SOCK_SEQPACKET, 400)
+control = crowd(sys.argv[2], socket.SOCK_STREAM, 400)
+print(heard(launch[0]), heard(launch[399]), heard(control[0]), heard(control[399]), flush=True)
+time.sleep(60)
+"#;
+
+#[test]
+fn a_user_with_hundreds_of_connections_keeps_nobody_else_out() {
+    let rig = Rig::new();
+    let (launch, control) = (rig.instance.launch_socket(), rig.instance.control_socket());
+    // Opens the sockets to everybody; also the control for the refusal below.
+    assert!(as_second(&rig, rig.run(&["true"])).status.success());
+    let mut crowd = Command::new("python3")
+        .args(["-c", CROWD])
+        .args([&launch, &control])
+        .uid(SECOND)
+        .gid(SECOND)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 is missing: cargo xtask setup");
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(crowd.stdout.as_mut().unwrap()), &mut line)
+        .unwrap();
+    let refused = "as many as one user may";
+    assert!(
+        line.starts_with("b'open'") && line.contains(refused) && line.ends_with("b'open' b'closed'\n"),
+        "{line}"
+    );
+    let output = as_second(&rig, rig.run(&["true"]));
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains(refused), "{output:?}");
+    let others = as_person(&rig, SECOND + 1, rig.run(&["echo", "fine"]));
+    assert_eq!(String::from_utf8_lossy(&others.stdout), "fine\n", "{others:?}");
+    let mut list = rig.strait();
+    list.arg("ps");
+    assert!(as_person(&rig, SECOND + 1, list).status.success());
+    crowd.kill().unwrap();
+    crowd.wait().unwrap();
+    super::rig::eventually(|| as_second(&rig, rig.run(&["true"])).status.success().then_some(()));
+}
+
+#[test]
+fn a_caller_that_does_not_come_to_the_point_is_sent_away() {
+    use std::io::{Read, Write};
+    let rig = Rig::new();
+    let begun = std::time::Instant::now();
+    let mut control = std::os::unix::net::UnixStream::connect(rig.instance.control_socket()).unwrap();
+    control.write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n").unwrap();
+    control.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    let mut answer = Vec::new();
+    control.read_to_end(&mut answer).expect("it is closed within 20 s");
+    let took = begun.elapsed();
+    assert!((4..10).contains(&took.as_secs()), "{took:?}");
+    let mut whole = std::os::unix::net::UnixStream::connect(rig.instance.control_socket()).unwrap();
+    whole.write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    whole.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "the control: {answer}");
 }

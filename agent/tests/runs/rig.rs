@@ -216,7 +216,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         for run in self.runs.list() {
             let _ = self.block_on(self.runs.kill(&run, "test"));
-            self.block_on(run.wait());
+            self.block_on(run.wait_gone());
         }
         // The chains of ended runs close two seconds later; nothing here waits for that.
         self.runtime.take().unwrap().shutdown_background();

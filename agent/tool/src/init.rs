@@ -3,11 +3,14 @@
 //! Without an init the kernel drops signals that a PID 1 has no handler for, so `kill -TERM $$` and a stop
 //! from outside would do nothing.
 //!
+//! With `--wait` it starts the command only when a byte comes over the descriptor that the shim gave it, and ends
+//! if that closes instead: so the container is built while the gate around it is still being proven.
+//!
 //! Architecture invariant: it opens no file and reads no byte of its stdin.
 
 use std::{
     ffi::OsString,
-    io,
+    io::{self, Read},
     os::unix::process::ExitStatusExt,
     process::{Command, ExitCode, ExitStatus},
 };
@@ -23,7 +26,10 @@ use rustix::{
     termios::isatty,
 };
 
-use crate::{STRAIT_FAILED, complain, failed, spawn};
+use crate::{STRAIT_FAILED, complain, descriptors, failed, spawn};
+
+/// Has init wait for its word.
+const WAIT: &str = "--wait";
 
 /// Exit code for a command that is there and can't be executed (POSIX, XCU 2.8.2).
 const NOT_EXECUTABLE: u8 = 126;
@@ -45,6 +51,11 @@ const FAULTS: [Signal; 7] = [
 /// it, or 127 and 126 as a shell would if it can't be started.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.peekable();
+    if arguments.next_if(|argument| argument == WAIT).is_some()
+        && let Err(error) = wait_for_word()
+    {
+        return failed(format_args!("the run was not started, nobody gave the word: {error}"));
+    }
     arguments.next_if(|argument| argument == "--");
     let Some(program) = arguments.next() else { return failed("init needs a command: `init -- COMMAND`") };
     let mut command = Command::new(&program);
@@ -63,6 +74,11 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         },
         Err(error) => cannot_start(&program, &error),
     }
+}
+
+/// Waits until the shim says go. The end of file means that nobody is left who could.
+fn wait_for_word() -> io::Result<()> {
+    descriptors::given_word()?.read_exact(&mut [0])
 }
 
 fn handled() -> SigSet {

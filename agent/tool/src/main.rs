@@ -15,7 +15,7 @@ mod spawn;
 /// Exit code for faults of Strait itself, as `docker run` and `env` use it.
 const STRAIT_FAILED: u8 = 125;
 
-const USAGE: &str = "usage: strait-tool init -- COMMAND [ARGUMENT]...
+const USAGE: &str = "usage: strait-tool init [--wait] -- COMMAND [ARGUMENT]...
        strait-tool shim --bundle DIR --id ID --runc PATH --exit-file FILE --control-fd N
                         [--root DIR] [--cgroup DIR] [--console-socket PATH] [--pid-file FILE]";
 

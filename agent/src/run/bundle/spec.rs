@@ -47,7 +47,6 @@ const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"];
 /// # Errors
 /// Only if the OCI library refuses what is built here.
 pub fn config(folder: &Folder, plan: &Plan<'_>) -> Result<Spec, OciSpecError> {
-    let text = |list: &[&str]| list.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
     let linux = LinuxBuilder::default()
         .cgroups_path(plan.cgroup.clone())
         .namespaces(namespaces(&plan.netns)?)
@@ -72,6 +71,10 @@ pub fn config(folder: &Folder, plan: &Plan<'_>) -> Result<Spec, OciSpecError> {
         .build()
 }
 
+fn text(list: &[&str]) -> Vec<String> {
+    list.iter().map(|item| (*item).to_owned()).collect()
+}
+
 fn namespaces(netns: &Path) -> Result<Vec<LinuxNamespace>, OciSpecError> {
     use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network, Pid, Uts};
     let mut namespaces = Vec::new();
@@ -84,7 +87,8 @@ fn namespaces(netns: &Path) -> Result<Vec<LinuxNamespace>, OciSpecError> {
 
 fn process(plan: &Plan<'_>) -> Result<Process, OciSpecError> {
     let none = std::collections::HashSet::new;
-    let mut args = vec![TOOL_INSIDE.to_owned(), "init".to_owned(), "--".to_owned()];
+    // Init waits for the shim's word, which comes when the gate is proven.
+    let mut args = text(&[TOOL_INSIDE, "init", "--wait", "--"]);
     args.extend(plan.argv.iter().cloned());
     let builder = ProcessBuilder::default()
         .terminal(plan.terminal.is_some())

@@ -47,7 +47,7 @@ fn mount<'a>(spec: &'a Value, destination: &str) -> &'a Value {
 fn the_process_has_nothing_it_does_not_need() {
     let spec = configured();
     let table = [
-        ("/process/args", json!(["/tools/bin/strait-tool", "init", "--", "claude", "-p"])),
+        ("/process/args", json!(["/tools/bin/strait-tool", "init", "--wait", "--", "claude", "-p"])),
         ("/process/user/uid", json!(1000)),
         ("/process/user/gid", json!(100)),
         ("/process/noNewPrivileges", json!(true)),

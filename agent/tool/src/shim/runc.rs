@@ -40,36 +40,28 @@ impl<'a> Runc<'a> {
         Self { arguments, log: arguments.bundle.join("runc.log") }
     }
 
-    /// Creates the container with our stdio; its init then waits for [`Self::start`]. Gives the init's process
-    /// id, which is our child by the rules of `PR_SET_CHILD_SUBREAPER`.
-    pub(crate) fn create(&self) -> Result<Pid, RuncFailed> {
-        let mut command = self.command("create");
+    /// Runs the container with our stdio and descriptor 3, over which its init waits for its word. Gives the init's
+    /// process id, which is our child by the rules of `PR_SET_CHILD_SUBREAPER`.
+    pub(crate) fn run(&self) -> Result<Pid, RuncFailed> {
+        let mut command = self.command("run");
+        command.args(["--detach", "--preserve-fds", "1"]);
         command.arg("--bundle").arg(&self.arguments.bundle);
         command.arg("--pid-file").arg(&self.arguments.pid_file);
         if let Some(socket) = &self.arguments.console_socket {
             command.arg("--console-socket").arg(socket);
         }
-        self.finish("create", command.arg(&self.arguments.id))?;
+        self.finish("run", command.arg(&self.arguments.id))?;
         let pid = fs::read_to_string(&self.arguments.pid_file)
-            .map_err(|error| RuncFailed { step: "create", why: error.to_string() })?;
+            .map_err(|error| RuncFailed { step: "run", why: error.to_string() })?;
         let pid = pid.trim().parse().ok().and_then(Pid::from_raw);
-        pid.ok_or_else(|| RuncFailed { step: "create", why: "its pid file holds no process id".to_owned() })
-    }
-
-    /// Lets the container's init go on.
-    pub(crate) fn start(&self) -> Result<(), RuncFailed> {
-        self.finish("start", self.quiet("start").arg(&self.arguments.id))
+        pid.ok_or_else(|| RuncFailed { step: "run", why: "its pid file holds no process id".to_owned() })
     }
 
     /// Removes whatever there is of the container.
     pub(crate) fn delete(&self) -> Result<(), RuncFailed> {
-        self.finish("delete", self.quiet("delete").arg("--force").arg(&self.arguments.id))
-    }
-
-    fn quiet(&self, step: &'static str) -> Command {
-        let mut command = self.command(step);
+        let mut command = self.command("delete");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command
+        self.finish("delete", command.arg("--force").arg(&self.arguments.id))
     }
 
     fn command(&self, step: &'static str) -> Command {

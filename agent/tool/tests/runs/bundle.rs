@@ -42,9 +42,9 @@ pub(crate) struct Bundle {
 }
 
 impl Bundle {
-    /// `strait-tool init -- command`.
+    /// `strait-tool init --wait -- command`.
     pub(crate) fn under_init(command: &[&str]) -> Self {
-        Self::new(&[&["/strait-tool", "init", "--"], command].concat(), false)
+        Self::new(&[&["/strait-tool", "init", "--wait", "--"], command].concat(), false)
     }
 
     pub(crate) fn new(args: &[&str], terminal: bool) -> Self {

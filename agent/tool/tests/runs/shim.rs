@@ -70,13 +70,15 @@ fn the_exit_file_is_written_though_the_agent_was_killed() {
 
 #[test]
 fn an_agent_gone_before_start_leaves_nothing_and_nothing_ran() {
-    let bundle = Bundle::under_init(&["touch", "/tmp/ran"]);
+    let bundle = Bundle::under_init(&["echo", "it ran"]);
     let mut shim = bundle.shim(&[]);
     let (init, pid) = shim.created();
     assert!(alive(init) && alive(pid), "the positive control");
-    drop(shim);
+    shim.control.get_mut().shutdown(std::net::Shutdown::Both).unwrap();
     wait_until("the shim ends", || !alive(pid));
     assert!(!alive(init) && !bundle.exists() && !bundle.exit_file().exists());
+    let output = shim.output();
+    assert!(!output.contains("it ran"), "{output}");
 }
 
 #[test]
@@ -84,7 +86,7 @@ fn a_bundle_that_cannot_be_created_is_reported_in_runcs_words() {
     let bundle = Bundle::under_init(&["true"]);
     fs::write(bundle.path("config.json"), "{\"ociVersion\": \"1.0.2\", \"linux\": 7}").unwrap();
     let line = bundle.shim(&[]).line();
-    assert!(line.starts_with("failed runc create failed: ") && line.contains("json"), "{line}");
+    assert!(line.starts_with("failed runc run failed: ") && line.contains("json"), "{line}");
     assert!(!bundle.exit_file().exists() && !bundle.exists());
 }
 
@@ -92,7 +94,7 @@ fn a_bundle_that_cannot_be_created_is_reported_in_runcs_words() {
 fn a_missing_runtime_is_reported() {
     let bundle = Bundle::under_init(&["true"]);
     let line = bundle.shim(&["--runc", "/no/such/runc"]).line();
-    assert!(line.starts_with("failed runc create failed: `/no/such/runc` can't be executed"), "{line}");
+    assert!(line.starts_with("failed runc run failed: `/no/such/runc` can't be executed"), "{line}");
 }
 
 #[test]

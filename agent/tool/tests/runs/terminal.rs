@@ -19,7 +19,7 @@ struct Terminal {
 
 impl Terminal {
     fn start(script: &str) -> Self {
-        let args = ["/strait-tool", "init", "--", "sh", "-c", script];
+        let args = ["/strait-tool", "init", "--wait", "--", "sh", "-c", script];
         let bundle = Bundle::new(&args, true);
         let socket = bundle.path("console.sock");
         let listener = UnixListener::bind(&socket).unwrap();
