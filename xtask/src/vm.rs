@@ -76,6 +76,9 @@ fn matrix() -> Result<Vec<(String, String)>> {
 fn fetch(folder: &Path, package: &str) -> Result<Kernel> {
     let unpacked = folder.join(package);
     if !unpacked.join("boot").is_dir() {
+        if !exec::succeeds(Command::new("apt-cache").args(["show", "--quiet", package])) {
+            exec::run(Command::new("apt-get").args(["-q", "update"]))?;
+        }
         let depends = exec::read(Command::new("apt-cache").args(["depends", "--important", package]))?;
         let versioned = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
         let image = versioned.into_iter().find(|name| name.starts_with("linux-image-")).unwrap_or(package);
