@@ -15,6 +15,8 @@ mod chain;
 mod head;
 mod key;
 mod line;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 pub mod read;
 mod sync;
 pub mod verify;

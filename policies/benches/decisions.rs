@@ -87,7 +87,7 @@ fn decide(
 ) -> Duration {
     let path = format!("/v1/{call}");
     let ask = Ask::Http(HttpAsk {
-        method: if call % 2 == 0 { "GET" } else { "POST" },
+        method: if call.is_multiple_of(2) { "GET" } else { "POST" },
         scheme: "https",
         host: "api.ok.test",
         port: 443,

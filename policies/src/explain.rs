@@ -6,7 +6,7 @@ use cedar_policy::{Authorizer, Effect, EntityUid, Policy, PolicySet};
 use serde::Serialize;
 
 use crate::{
-    model::{Action, Model},
+    model::{Action, Model, annotation},
     names::{self, Lineage},
     question::{Question, Verdict},
     reads::Reads,
@@ -122,7 +122,7 @@ fn candidate(rule: &Policy, asked: &Asked) -> Candidate {
         Effect::Permit => "permit",
         Effect::Forbid => "forbid",
     };
-    let note = rule.annotation("approval").or_else(|| rule.annotation("reason")).map(str::to_owned);
+    let note = annotation(rule, "approval").or_else(|| annotation(rule, "reason")).map(str::to_owned);
     Candidate { rule: rule.id().to_string(), effect, outcome, note }
 }
 

@@ -12,7 +12,7 @@ use strait_contract::message::PolicyFile;
 
 use crate::{
     bounds, lint,
-    model::Model,
+    model::{Model, annotation},
     problem::{Problem, Refused},
 };
 
@@ -128,7 +128,7 @@ fn identify(
     let mut problems = Vec::new();
     let mut complain = |near: &str, message: String, help: &str| {
         let problem = sources.problem(&sources.near(&place, near), message).help(help);
-        problems.push(match policy.annotation("id") {
+        problems.push(match annotation(policy, "id") {
             Some(id) => problem.rule(id),
             None => problem,
         });
@@ -137,7 +137,7 @@ fn identify(
         let message = format!("`@{key}` is not an annotation that Strait knows");
         complain(&format!("@{key}"), message, "use @id, @reason, @approval or @approval_timeout");
     }
-    match policy.annotation("id") {
+    match annotation(policy, "id") {
         None => complain(
             "",
             "this rule has no `@id`".to_owned(),
@@ -149,12 +149,12 @@ fn identify(
         }
         Some(_) => {}
     }
-    let approval = policy.annotation("approval").is_some();
+    let approval = annotation(policy, "approval").is_some();
     if approval && policy.effect() == Effect::Forbid {
         let help = "a forbid can't be approved; put `@approval` on the permit";
         complain("@approval", "`@approval` stands on a forbid".to_owned(), help);
     }
-    if let Some(timeout) = policy.annotation("approval_timeout") {
+    if let Some(timeout) = annotation(policy, "approval_timeout") {
         if !approval {
             let help = "add `@approval(\"why\")` or remove it";
             complain("@approval_timeout", "`@approval_timeout` without `@approval`".to_owned(), help);
@@ -168,7 +168,7 @@ fn identify(
         let help = "guardrails only forbid; move the rule to a policy file";
         complain("permit", "a guardrail file has a permit".to_owned(), help);
     }
-    let id = policy.annotation("id").unwrap_or_default();
+    let id = annotation(policy, "id").unwrap_or_default();
     let id = if file.guardrail { format!("{GUARDRAIL}{id}") } else { id.to_owned() };
     let tree = match policy.to_pst() {
         Ok(pst::Policy::Static(rule)) => Some(rule.body().clone().with_id(pst::PolicyID(id.as_str().into()))),

@@ -13,7 +13,7 @@ use crate::{
     index::{Bucket, Index},
     inspected::{self, PathRule},
     load, memo,
-    model::{Action, Model},
+    model::{Action, Model, annotation},
     names::{Lineage, Names},
     problem::{Problem, Refused},
     question::{Question, Verdict},
@@ -215,7 +215,7 @@ impl<'a> Tally<'a> {
     fn verdict(mut self) -> Verdict {
         if !self.forbids.is_empty() {
             let rules = sorted(&mut self.forbids);
-            let reason = self.forbids.iter().find_map(|rule| rule.annotation("reason"));
+            let reason = self.forbids.iter().find_map(|rule| annotation(rule, "reason"));
             let reason =
                 reason.map_or_else(|| format!("forbidden by rule `{}`", rules.join("`, `")), str::to_owned);
             return Verdict::Refuse { code: Code::ToolCallDenied, rules, reason };
@@ -231,11 +231,11 @@ impl<'a> Tally<'a> {
             return no_permit();
         }
         let rules = sorted(&mut self.permits);
-        if self.permits.iter().all(|rule| rule.annotation("approval").is_some()) {
+        if self.permits.iter().all(|rule| annotation(rule, "approval").is_some()) {
             let why = self
                 .permits
                 .iter()
-                .find_map(|rule| rule.annotation("approval"))
+                .find_map(|rule| annotation(rule, "approval"))
                 .unwrap_or_default()
                 .to_owned();
             return Verdict::Hold { rules, why };

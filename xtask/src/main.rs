@@ -9,6 +9,7 @@ mod build;
 mod check;
 mod demo;
 mod exec;
+mod fuzz;
 mod interrupt;
 mod lab;
 mod setup;
@@ -48,6 +49,8 @@ enum Verb {
     Bench(bench::Args),
     /// Check the kernel side on the kernels of the matrix, in virtual machines.
     VmTest(vm::Args),
+    /// Feed parsers of hostile bytes with what finds new ways through them.
+    Fuzz(fuzz::Args),
     /// Format, clippy, dependencies, docs, policy cases, tree.
     Check,
 }
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Verb::Test(args) => test::run(args),
         Verb::Bench(args) => bench::run(args),
         Verb::VmTest(args) => vm::run(&args),
+        Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Check => check::run(),
     };
     exit_code(done)

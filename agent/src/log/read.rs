@@ -46,7 +46,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn parse(line: &[u8]) -> Option<Self> {
+    pub(super) fn parse(line: &[u8]) -> Option<Self> {
         let line = std::str::from_utf8(line).ok()?.trim_end_matches('\n').to_owned();
         let value: Value = serde_json::from_str(&line).ok()?;
         let ts_ms = value.get("ts")?.as_str()?.parse::<jiff::Timestamp>().ok()?.as_millisecond();

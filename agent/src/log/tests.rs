@@ -350,3 +350,10 @@ async fn a_record_that_is_sent_again_is_not_written_twice() {
         log.shutdown().await;
     }
 }
+
+proptest::proptest! {
+    #[test]
+    fn any_changed_bit_of_a_line_breaks_its_hash(line in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
+        properties::a_hash_covers_its_line(&line);
+    }
+}

@@ -90,9 +90,7 @@ for url in open("urls", encoding="utf-8").read().split("\n"):
         answer += more
     head, _, body = answer.partition(b"\r\n\r\n")
     status = head.split(b" ")[1].decode()
-    # A head that the HTTP library can't read gets its bare 400.
-    code = "MALFORMED_REQUEST" if (status, body) == ("400", b"") else None
-    answers.write((code or (json.loads(body)["error"]["code"] if status != "200" else "permit")) + "\n")
+    answers.write((json.loads(body)["error"]["code"] if status != "200" else "permit") + "\n")
 answers.close()
 open("finished", "w").close()
 "#;

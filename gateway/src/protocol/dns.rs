@@ -51,6 +51,12 @@ use wire::{Query, Rcode, Unreadable, types};
 /// The gateway's own name, which `hosts` of a run has too.
 const GATEWAY: &str = "strait.internal";
 
+/// What holds for any packet, for fuzzers.
+#[cfg(fuzzing)]
+pub fn properties(packet: &[u8]) {
+    wire::properties::read_like_hickory(packet);
+}
+
 /// Answers lookups of all runs.
 #[derive(Debug)]
 pub(crate) struct Resolver {

@@ -319,5 +319,7 @@ fn additional(reader: &mut Reader<'_>) -> Option<(u16, u16, u32)> {
     Some(fixed)
 }
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod properties;
 #[cfg(test)]
 mod tests;

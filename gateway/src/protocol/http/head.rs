@@ -11,6 +11,8 @@
 
 mod fields;
 mod framing;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 #[cfg(test)]
 mod tests;
 

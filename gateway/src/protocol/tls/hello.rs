@@ -11,6 +11,8 @@ use std::{borrow::Cow, net::IpAddr};
 
 use crate::url::{Host, Name, NameError, Names};
 
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 #[cfg(test)]
 mod tests;
 

@@ -9,7 +9,7 @@ pub enum Violation {
     /// The method isn't a token.
     #[error("the method is malformed")]
     Method,
-    /// The request target is empty or holds control characters.
+    /// The request target is empty, holds control characters, or is no path, authority or URL.
     #[error("the request target is malformed")]
     Target,
     /// Neither HTTP/1.1 nor HTTP/1.0.
@@ -211,7 +211,9 @@ impl RequestLine {
             return Err(Violation::Method);
         }
         let target = target.ok_or(Violation::RequestLine)?;
-        if target.is_empty() || !target.iter().all(|byte| *byte > b' ' && *byte != 0x7f) {
+        let visible = target.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
+        // hyper reads it so too, and would answer a bare 400 that is on no record.
+        if target.is_empty() || !visible || http::Uri::try_from(target).is_err() {
             return Err(Violation::Target);
         }
         let old = match version.ok_or(Violation::RequestLine)? {

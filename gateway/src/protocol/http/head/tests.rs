@@ -1,5 +1,4 @@
 use std::{
-    collections::VecDeque,
     convert::Infallible,
     time::{Duration, Instant},
 };
@@ -10,15 +9,10 @@ use hyper_util::rt::TokioIo;
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, DuplexStream, duplex};
 
-use super::*;
-
-/// What passes when `input` comes at once, and the violation behind it.
-fn at_once(input: &[u8]) -> (usize, Option<Violation>) {
-    match Framing::new(HeadLimits::default()).pass(input) {
-        Ok(passed) => (passed, None),
-        Err((passed, violation)) => (passed, Some(violation)),
-    }
-}
+use super::{
+    properties::{at_once, in_pieces, read_like_httparse, same_in_pieces},
+    *,
+};
 
 fn passes(input: &str) {
     assert_eq!(at_once(input.as_bytes()), (input.len(), None), "{input:?}");
@@ -127,6 +121,8 @@ fn malformed_request_lines_are_refused() {
         ("G\0T / HTTP/1.1", Violation::Method),
         ("GET /\0 HTTP/1.1", Violation::Target),
         ("GET /a\tb HTTP/1.1", Violation::Target),
+        ("GET http://b\u{fc}cher.test/ HTTP/1.1", Violation::Target),
+        ("GET http:/\\ok.test HTTP/1.1", Violation::Target),
         ("GET /\u{7f} HTTP/1.1", Violation::Target),
         ("GET /a\rb HTTP/1.1", Violation::Target),
         ("GET /a b HTTP/1.1", Violation::Version),
@@ -196,20 +192,6 @@ fn sizes_are_bounded_before_the_end_is_seen() {
     ));
 }
 
-/// What a reader gets when the bytes come in pieces of the given sizes.
-fn in_pieces(input: &[u8], sizes: impl IntoIterator<Item = usize>) -> (usize, Option<Violation>) {
-    let mut framing = Framing::new(HeadLimits::default());
-    let (mut passed, mut come) = (0, 0);
-    for size in sizes {
-        come = input.len().min(come + size);
-        match framing.pass(&input[passed..come]) {
-            Ok(more) => passed += more,
-            Err((more, violation)) => return (passed + more, Some(violation)),
-        }
-    }
-    (passed, None)
-}
-
 const SAMPLES: &[&str] = &[
     GET,
     "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;e\r\nhello\r\n0\r\nX: 1\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -261,57 +243,19 @@ proptest! {
     /// hyper's own reader finds the same head in whatever passes, ending at the same byte.
     #[test]
     fn what_passes_is_read_alike_by_httparse(input in headish()) {
-        let mut search = Framing::new(HeadLimits::default());
-        let mut one = 0;
-        // The first head alone: hand over byte by byte until it has passed.
-        for come in 1..=input.len() {
-            match search.pass(&input[..come]) {
-                Ok(0) => {}
-                Ok(passed) => { one = passed; break }
-                Err(_) => break,
-            }
-        }
-        if one > 0 {
-            let mut headers = [httparse::EMPTY_HEADER; 100];
-            let mut theirs = httparse::Request::new(&mut headers);
-            let end = theirs.parse(&input[..one]);
-            prop_assert_eq!(end, Ok(httparse::Status::Complete(one)));
-            let text = &input[..one];
-            let mut lines = Lines::of(text);
-            let first = lines.pop_front().unwrap();
-            let version = format!("HTTP/1.{}", theirs.version.unwrap());
-            prop_assert_eq!(first, [theirs.method.unwrap(), theirs.path.unwrap(), &version].join(" ").into_bytes());
-            let names: Vec<_> = theirs.headers.iter().map(|it| (it.name.as_bytes().to_vec(), it.value.to_vec())).collect();
-            let ours: Vec<_> = lines.into_iter().filter(|it| !it.is_empty()).map(|line| {
-                let at = line.iter().position(|byte| *byte == b':').unwrap();
-                (line[..at].to_vec(), line[at + 1..].trim_ascii().to_vec())
-            }).collect();
-            prop_assert_eq!(names, ours);
-        }
+        read_like_httparse(&input);
     }
 
     #[test]
     fn any_cuts_give_the_same(input in headish(), sizes in prop::collection::vec(1_usize..9, 0..64)) {
-        let want = at_once(&input);
-        let sizes = sizes.into_iter().chain([input.len()]);
-        prop_assert_eq!(in_pieces(&input, sizes), want);
+        same_in_pieces(&input, sizes);
     }
 
     #[test]
     fn no_bytes_panic(input in prop::collection::vec(any::<u8>(), 0..200)) {
         let (passed, _) = at_once(&input);
         prop_assert!(passed <= input.len());
-    }
-}
-
-/// Lines by the plainest reading, for comparison.
-struct Lines;
-
-impl Lines {
-    fn of(text: &[u8]) -> VecDeque<Vec<u8>> {
-        text.split(|byte| *byte == b'\n')
-            .map(|line| line.strip_suffix(b"\r").unwrap_or(line).to_vec())
-            .collect()
+        read_like_httparse(&input);
     }
 }
 

@@ -173,24 +173,12 @@ proptest! {
             }
         }
         bytes.truncate(keep.max(1));
-        let ours = read(&bytes, &Names::default());
-        let mut acceptor = rustls::server::Acceptor::default();
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() && acceptor.read_tls(&mut rest).is_ok_and(|read| read > 0) {}
-        if let Ok(Some(theirs)) = acceptor.accept() {
-            let theirs = theirs.client_hello();
-            let First::Hello(ours) = ours else { return Err(TestCaseError::fail(format!("{ours:?}"))) };
-            if let Sni::Name(name) = &ours.sni {
-                prop_assert_eq!(theirs.server_name().map(Name::parse), Some(Ok(name.clone())));
-            }
-            let alpn: Vec<Vec<u8>> = theirs.alpn().into_iter().flatten().map(<[u8]>::to_vec).collect();
-            prop_assert_eq!(alpn, ours.alpn);
-        }
+        properties::read_like_rustls(&bytes);
     }
 
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-        let _ = read(&bytes, &Names::default());
-        let _ = read(&[[22, 3, 1].as_slice(), &sized(&[[1, 0].as_slice(), &sized(&bytes)].concat())].concat(), &Names::default());
+        properties::read_like_rustls(&bytes);
+        properties::read_like_rustls(&[[22, 3, 1].as_slice(), &sized(&[[1, 0].as_slice(), &sized(&bytes)].concat())].concat());
     }
 }
