@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn what_a_login_executes_may_be_shown_and_not_changed() {
         for path in
-            ["/home/ann/.bashrc", "/home/ann/.config/fish/conf.d", "/home/ann/.local", "/home/ann/bin"]
+            ["/home/ann/.bashrc", "/home/ann/.config/fish/conf.d", "/home/ann/.local/bin", "/home/ann/bin"]
         {
             let refused = verdict_for("/home/ann", path, Access::ReadWrite).expect_err(path).to_string();
             assert!(refused.contains("at the next login"), "{path}: {refused}");
