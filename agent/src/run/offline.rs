@@ -54,11 +54,13 @@ pub fn kill(instance: &Instance, runs: &[Live], by: &str) -> Result<Vec<RunId>, 
             Err(_) => Ok(()),
         };
         let frozen = group.freeze();
-        let noted = Live { killed_by: Some(by.to_owned()), ..live.clone() }.write(instance);
+        let noted = Live { killed_by: Some(by.to_owned()), ..live.clone() }
+            .write(instance)
+            .map_err(OfflineError::Note);
         let done = group.kill().map_err(OfflineError::from);
         // A kernel that can't freeze can still kill.
         drop(frozen);
-        match done.and(cut).and(noted.map_err(OfflineError::Note)) {
+        match done.and(cut).and(noted) {
             Ok(()) => killed.push(live.id.clone()),
             Err(fault) => {
                 first_fault.get_or_insert(fault);
