@@ -124,7 +124,7 @@ impl Runs {
             account: live.account(),
             ended: watch::Sender::new(None),
             gone: watch::Sender::new(false),
-            asked: Mutex::new(None),
+            asked: Mutex::new(live.killed_by.clone().map(|by| Reason::Killed { by })),
             live,
         });
         self.state().runs.insert(run.live.id.clone(), Arc::clone(&run));

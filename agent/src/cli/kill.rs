@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::{
     control::client::{self, AskError},
     instance::Instance,
-    run::offline,
+    run::{account::Account, offline},
 };
 
 /// Cut runs off at once: flows, then processes; records stay
@@ -82,7 +82,8 @@ fn without_agent(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
             instance.state_dir.join("live").display()
         );
     }
-    for run in offline::kill(instance, &targets)? {
+    let by = Account::of(rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())?.name;
+    for run in offline::kill(instance, &targets, &by)? {
         println!("{run}");
     }
     Ok(ExitCode::SUCCESS)

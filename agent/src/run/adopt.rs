@@ -132,7 +132,9 @@ impl Runs {
         }
         let exit = shim::read_exit(&Folder::of(&self.parts.instance, live.id.as_str()));
         let Ok(run) = self.register(live) else { return };
-        *run.asked() = reason;
+        if let Some(reason) = reason {
+            *run.asked() = Some(reason);
+        }
         self.finish(&run, exit, async {}).await;
     }
 

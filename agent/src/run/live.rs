@@ -59,6 +59,9 @@ pub struct Live {
     pub init: Option<ProcessName>,
     /// Its shim, once there is one.
     pub shim: Option<ProcessName>,
+    /// Login name of who killed it while no agent ran.
+    #[serde(default)]
+    pub killed_by: Option<String>,
 }
 
 impl Live {

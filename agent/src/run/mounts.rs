@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use nix::unistd::{Uid, User};
 use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +106,17 @@ pub enum MountRefused {
         /// What for.
         purpose: Purpose,
     },
+    /// What a person's next login or command executes.
+    #[error("the {purpose} `{path}` would let the run change `{startup}`, which runs outside at the next login or command: \
+             show it read-only (--ro), or name a project folder", path = path.display(), startup = startup.display())]
+    StartUp {
+        /// Offered path.
+        path: PathBuf,
+        /// The place it is, is in or holds.
+        startup: PathBuf,
+        /// What for.
+        purpose: Purpose,
+    },
     /// A socket through which the host can be steered.
     #[error("the {purpose} `{path}` would hand `{socket}` to the run, and whoever reaches that socket steers the host",
             path = path.display(), socket = socket.display())]
@@ -187,6 +199,41 @@ pub const SECRETS: &[&str] = &[
     ".config/chromium",
 ];
 
+/// Places below a home that a login, a shell, an editor, git or a desktop executes. Nothing that is, is in or holds one
+/// is mounted writable.
+pub const STARTUP: &[&str] = &[
+    ".bash_aliases",
+    ".bash_login",
+    ".bash_logout",
+    ".bash_profile",
+    ".bashrc",
+    ".profile",
+    ".zlogin",
+    ".zprofile",
+    ".zshenv",
+    ".zshrc",
+    ".inputrc",
+    ".pam_environment",
+    ".xinitrc",
+    ".xprofile",
+    ".xsession",
+    ".vimrc",
+    ".vim",
+    ".emacs",
+    ".emacs.d",
+    ".gitconfig",
+    ".config/autostart",
+    ".config/environment.d",
+    ".config/fish",
+    ".config/git",
+    ".config/nvim",
+    ".config/systemd",
+    ".local/bin",
+    ".local/share/applications",
+    ".local/share/systemd",
+    "bin",
+];
+
 /// Sockets that steer the host, apart from those under `/run`, which is closed altogether.
 const CONTROL_SOCKETS: &[&str] =
     &["/var/lib/docker", "/var/lib/containerd", "/var/snap/lxd/common/lxd/unix.socket"];
@@ -206,24 +253,41 @@ pub fn admit(offer: Offered, account: &Account, instance: &Instance) -> Result<A
         _ => return Err(MountRefused::Kind { path, purpose }),
     };
     let access = if purpose == Purpose::Program { Access::ReadOnly } else { offer.access };
-    check(&path, purpose, account, instance)?;
+    let homes = homes(&path, account, stat.st_uid);
+    check(&path, purpose, &homes, instance)?;
     if access == Access::ReadWrite {
-        check_writable(&path, purpose, instance)?;
+        check_writable(&path, purpose, &homes, instance)?;
     }
     Ok(Admitted { source: offer.source, path, access, purpose, folder })
 }
 
-fn check(path: &Path, purpose: Purpose, account: &Account, instance: &Instance) -> Result<(), MountRefused> {
+/// The homes that an offer may be about: the caller's, that of whom it belongs to, and the one whose place it's in.
+/// Root reaches everybody's, and so does who calls with sudo.
+fn homes(path: &Path, account: &Account, owner: u32) -> Vec<PathBuf> {
+    let mut homes = vec![account.home.clone()];
+    if let Ok(Some(owner)) = User::from_uid(Uid::from_raw(owner)) {
+        // Service accounts have the root folder, or `/usr/sbin`, for a home.
+        if owner.dir.components().count() > 2 || owner.dir == Path::new("/root") {
+            homes.push(owner.dir);
+        }
+    }
+    if let Some(name) = path.strip_prefix("/home").ok().and_then(|below| below.components().next()) {
+        homes.push(Path::new("/home").join(name));
+    }
+    homes.push(PathBuf::from("/root"));
+    homes
+}
+
+fn check(path: &Path, purpose: Purpose, homes: &[PathBuf], instance: &Instance) -> Result<(), MountRefused> {
     let owned = || path.to_owned();
-    if account.home.starts_with(path) {
-        return Err(MountRefused::HoldsHome { path: owned(), home: account.home.clone(), purpose });
+    if let Some(home) = homes.iter().find(|home| home.starts_with(path)) {
+        return Err(MountRefused::HoldsHome { path: owned(), home: home.clone(), purpose });
     }
     let own = [&instance.run_dir, &instance.state_dir, &instance.config_dir, &instance.bpffs];
     if let Some(own) = own.into_iter().find(|own| touches(path, own)) {
         return Err(MountRefused::Own { path: owned(), own: own.clone(), purpose });
     }
-    let secrets = SECRETS.iter().map(|secret| account.home.join(secret));
-    if let Some(secret) = secrets.into_iter().find(|secret| touches(path, secret)) {
+    if let Some(secret) = below(homes, SECRETS).find(|secret| touches(path, secret)) {
         return Err(MountRefused::Secret { path: owned(), secret, purpose });
     }
     if let Some(socket) = CONTROL_SOCKETS.iter().map(Path::new).find(|socket| touches(path, socket)) {
@@ -236,8 +300,20 @@ fn check(path: &Path, purpose: Purpose, account: &Account, instance: &Instance) 
     Ok(())
 }
 
-/// What a run may not change though it may be shown: programs that the host or Strait itself executes.
-fn check_writable(path: &Path, purpose: Purpose, instance: &Instance) -> Result<(), MountRefused> {
+fn below<'a>(homes: &'a [PathBuf], places: &'a [&str]) -> impl Iterator<Item = PathBuf> + 'a {
+    homes.iter().flat_map(move |home| places.iter().map(move |place| home.join(place)))
+}
+
+/// What a run may not change though it may be shown: programs that the host, a person or Strait itself executes.
+fn check_writable(
+    path: &Path,
+    purpose: Purpose,
+    homes: &[PathBuf],
+    instance: &Instance,
+) -> Result<(), MountRefused> {
+    if let Some(startup) = below(homes, STARTUP).find(|startup| touches(path, startup)) {
+        return Err(MountRefused::StartUp { path: path.to_owned(), startup, purpose });
+    }
     let programs = [
         Some(instance.lib_dir.clone()),
         std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned())),
@@ -273,11 +349,54 @@ mod tests {
 
     use super::*;
 
-    fn verdict(path: &str) -> Result<(), MountRefused> {
-        let account =
-            Account { uid: 1000, gid: 1000, name: "ann".into(), home: "/home/ann".into(), admin: false };
+    fn verdict_for(home: &str, path: &str, access: Access) -> Result<(), MountRefused> {
+        let account = Account { uid: 1000, gid: 1000, name: "ann".into(), home: home.into(), admin: false };
         let instance = Instance::standard("strait".parse::<AgentName>().unwrap());
-        check(Path::new(path), Purpose::Workspace, &account, &instance)
+        // An owner that no host knows.
+        let homes = homes(Path::new(path), &account, 4_000_123);
+        check(Path::new(path), Purpose::Workspace, &homes, &instance)?;
+        match access {
+            Access::ReadOnly => Ok(()),
+            Access::ReadWrite => check_writable(Path::new(path), Purpose::Workspace, &homes, &instance),
+        }
+    }
+
+    fn verdict(path: &str) -> Result<(), MountRefused> {
+        verdict_for("/home/ann", path, Access::ReadOnly)
+    }
+
+    /// Root, or who calls with sudo, reaches everybody's home.
+    #[test]
+    fn anothers_home_and_keys_are_as_closed_as_ones_own() {
+        for (path, reason) in [
+            ("/home/bob", "holds the home"),
+            ("/home/bob/.ssh", "credentials stay outside"),
+            ("/home/bob/.aws/cli", "credentials stay outside"),
+            ("/root/.ssh", "credentials stay outside"),
+        ] {
+            let refused = verdict_for("/root", path, Access::ReadOnly).expect_err(path).to_string();
+            assert!(refused.contains(reason), "{path}: {refused}");
+        }
+        assert!(verdict_for("/root", "/home/bob/src/app", Access::ReadWrite).is_ok(), "the control");
+        let folder = tempfile::tempdir().unwrap();
+        let account = Account::of(4_000_123, 4_000_123).unwrap();
+        let roots = homes(folder.path(), &account, 0);
+        assert!(roots.contains(&PathBuf::from("/root")), "{roots:?}");
+    }
+
+    #[test]
+    fn what_a_login_executes_may_be_shown_and_not_changed() {
+        for path in
+            ["/home/ann/.bashrc", "/home/ann/.config/fish/conf.d", "/home/ann/.local/bin", "/home/ann/bin"]
+        {
+            let refused = verdict_for("/home/ann", path, Access::ReadWrite).expect_err(path).to_string();
+            assert!(refused.contains("at the next login"), "{path}: {refused}");
+        }
+        assert!(verdict_for("/home/ann", "/home/ann/.bashrc", Access::ReadOnly).is_ok(), "the control");
+        assert!(
+            verdict_for("/home/ann", "/home/ann/src/.bashrc", Access::ReadWrite).is_ok(),
+            "another's is fine"
+        );
     }
 
     #[test]

@@ -19,6 +19,9 @@ pub enum OfflineError {
     /// What lives can't be told.
     #[error("the files of live runs can't be read: this needs root")]
     List(#[source] io::Error),
+    /// The next agent will record another reason for the end.
+    #[error("that the run was killed can't be noted for the next agent")]
+    Note(#[source] io::Error),
     /// The cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
@@ -35,11 +38,11 @@ pub fn list(instance: &Instance) -> Result<Vec<Live>, OfflineError> {
     Live::all(instance).map_err(OfflineError::List)
 }
 
-/// Cuts the run's flows, freezes and kills it. The next agent records the end and clears away.
+/// Cuts the runs' flows, freezes and kills them. The next agent records that `by` did, and clears away.
 ///
 /// # Errors
 /// [`OfflineError`], after everything that could be done was done.
-pub fn kill(instance: &Instance, runs: &[Live]) -> Result<Vec<RunId>, OfflineError> {
+pub fn kill(instance: &Instance, runs: &[Live], by: &str) -> Result<Vec<RunId>, OfflineError> {
     let hierarchies = Hierarchies::find()?;
     let gate = Gate::open(instance);
     let mut killed = Vec::new();
@@ -51,10 +54,13 @@ pub fn kill(instance: &Instance, runs: &[Live]) -> Result<Vec<RunId>, OfflineErr
             Err(_) => Ok(()),
         };
         let frozen = group.freeze();
+        let noted = Live { killed_by: Some(by.to_owned()), ..live.clone() }
+            .write(instance)
+            .map_err(OfflineError::Note);
         let done = group.kill().map_err(OfflineError::from);
         // A kernel that can't freeze can still kill.
         drop(frozen);
-        match done.and(cut) {
+        match done.and(cut).and(noted) {
             Ok(()) => killed.push(live.id.clone()),
             Err(fault) => {
                 first_fault.get_or_insert(fault);

@@ -114,6 +114,7 @@ pub(super) fn live_of(
         veth_ifindex: veth.ifindex,
         init: None,
         shim: None,
+        killed_by: None,
     })
 }
 

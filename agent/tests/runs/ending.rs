@@ -3,8 +3,14 @@
 use std::{
     fs,
     io::Read,
+    net::Ipv4Addr,
     process::Stdio,
     time::{Duration, Instant},
+};
+
+use strait_agent::run::{
+    live::{self, Live},
+    process::ProcessName,
 };
 
 use super::rig::{Rig, eventually};
@@ -115,4 +121,60 @@ fn a_start_that_fails_leaves_nothing_and_says_why() {
     assert!(fs::read_dir(rig.instance.state_dir.join("live")).map_or(true, |mut live| live.next().is_none()));
     fs::remove_file(rig.instance.state_dir.join("runs")).unwrap();
     assert_eq!(rig.shell("echo it ran").0, "it ran\n", "the control: with room it does");
+}
+
+/// A run as the agent before this one has left it, its processes gone.
+fn left(rig: &Rig, id: &str, boot: String, last: u8) -> Live {
+    Live {
+        boot,
+        id: id.parse().unwrap(),
+        number: u64::from(last),
+        addr: Ipv4Addr::new(10, 211, 250, last),
+        agent: "default".into(),
+        version: "0".into(),
+        labels: Vec::new(),
+        addresses: Vec::new(),
+        user: "ann".into(),
+        uid: 0,
+        gid: 0,
+        command: "sleep".into(),
+        workspace: Some(rig.workspace("w")),
+        started_ms: 0,
+        netns_cookie: u64::MAX - u64::from(last),
+        veth_index: 60_000 + u32::from(last),
+        veth_ifindex: 60_000 + u32::from(last),
+        init: None,
+        shim: Some(ProcessName { pid: i32::MAX - 1, started: 1 }),
+        killed_by: None,
+    }
+}
+
+/// After a reboot the record says so, whatever process has the shim's number now.
+#[test]
+fn what_a_reboot_or_a_crash_ended_is_on_record_as_such() {
+    let rig = Rig::new();
+    let boot = live::boot_id().unwrap();
+    left(&rig, "default-reboot", "another".into(), 3).write(&rig.instance).unwrap();
+    left(&rig, "default-crashed", boot.clone(), 4).write(&rig.instance).unwrap();
+    let killed = Live { killed_by: Some("ann".into()), ..left(&rig, "default-killed", boot, 5) };
+    killed.write(&rig.instance).unwrap();
+    let found = rig.block_on(rig.runs.adopt()).unwrap();
+    assert_eq!((found.adopted, found.ended), (0, 3));
+    let reason = |run: &str| {
+        let log = rig.instance.run_records(run).join("log.jsonl");
+        let ended = fs::read_to_string(log)
+            .unwrap()
+            .lines()
+            .find(|line| line.contains("run.ended"))
+            .map(str::to_owned);
+        let ended: serde_json::Value = serde_json::from_str(&ended.expect(run)).unwrap();
+        ended.to_string()
+    };
+    for (run, why) in
+        [("default-reboot", "reboot"), ("default-crashed", "crash"), ("default-killed", "killed")]
+    {
+        let ended = reason(run);
+        assert!(ended.contains(&format!("\"reason\":\"{why}\"")), "{run}: {ended}");
+    }
+    assert!(fs::read_dir(rig.instance.state_dir.join("live")).unwrap().next().is_none());
 }

@@ -218,6 +218,14 @@ impl Drop for Rig {
             let _ = self.block_on(self.runs.kill(&run, "test"));
             self.block_on(run.wait_gone());
         }
+        // Runs that ended a moment ago are still being tidied away; a test that failed isn't made to wait for ever.
+        let runs = self.instance.run_dir.join("runs");
+        for _ in 0..500 {
+            if fs::read_dir(&runs).map_or(true, |mut left| left.next().is_none()) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
         // The chains of ended runs close two seconds later; nothing here waits for that.
         self.runtime.take().unwrap().shutdown_background();
         let _ = netns::remove_strait(&self.instance);

@@ -29,18 +29,25 @@ fn more(site: &Site, status: &str) {
 }
 
 #[test]
-fn a_killed_gateway_is_back_within_two_seconds_and_leaves_no_half_record() {
+fn a_killed_gateway_is_back_within_a_second_and_leaves_no_half_record() {
     let mut site = Site::new();
     settled(&mut site);
+    // The best of three: what the machine does besides is no fault of the gateway's.
+    let gaps: Vec<Duration> = (0..3).map(|_| gap(&site)).collect();
+    let best = gaps.iter().min().unwrap();
+    assert!(*best < Duration::from_secs(1), "calls were answered again only after {gaps:?}");
+    more(&site, "200");
+    assert_ends_whole(&site);
+}
+
+/// Kills the gateway; how long until calls are answered again.
+fn gap(site: &Site) -> Duration {
     let first = site.gateway();
-    let before = count(&site, "200");
+    let before = count(site, "200");
     site.kill_gateway();
     let killed = Instant::now();
     site.until("a new gateway answers", |site| site.gateway() != first && count(site, "200") > before + 1);
-    let gap = killed.elapsed();
-    assert!(gap < Duration::from_secs(2), "calls were answered again only after {gap:?}");
-    more(&site, "200");
-    assert_ends_whole(&site);
+    killed.elapsed()
 }
 
 #[test]
@@ -77,11 +84,31 @@ fn with_both_killed_nothing_gets_through_and_both_come_back_to_the_same_names() 
     assert_ends_whole(&site);
 }
 
+#[test]
+fn with_the_agent_dead_root_still_kills_and_the_next_agent_records_who_did() {
+    let mut site = Site::new();
+    settled(&mut site);
+    site.kill_agent();
+    more(&site, "503");
+    let killed = site.strait(&["kill", "--all"]);
+    assert!(killed.starts_with("default-"), "{killed}");
+    std::thread::sleep(Duration::from_millis(100));
+    let written = site.lines("out").len();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(site.lines("out").len(), written, "it went on");
+    site.start_agent();
+    site.until("the run has ended", |site| !site.strait(&["ps"]).contains("curl"));
+    let log = site.strait(&["log", "--json", "--lines", "all"]);
+    let ended = log.lines().find(|line| line.contains("run.ended")).expect("the end is on record");
+    assert!(ended.contains("\"reason\":\"killed\"") && ended.contains("\"by\":\"root\""), "{ended}");
+}
+
 /// Ends the run and looks at what is on record.
 fn assert_ends_whole(site: &Site) {
     site.strait(&["kill", "--all"]);
     site.until("the run has ended", |site| !site.strait(&["ps"]).contains("curl"));
-    std::thread::sleep(Duration::from_millis(500));
+    // A run's last records are taken for two seconds after its end.
+    std::thread::sleep(Duration::from_millis(2500));
     site.assert_records_whole();
 }
 
