@@ -4,13 +4,15 @@ use std::{fs, io::ErrorKind, path::Path};
 
 use super::NetnsError;
 
-/// No forwarding, strict reverse path filter, no IPv6, no redirects.
+/// No forwarding, strict reverse path filter, no IPv6, no redirects. What is sent here never leaves the host and is
+/// never lost on the way, so the simplest congestion control is right; BBR's pacing would cost a timer a burst.
 pub(super) fn closed() -> Result<(), NetnsError> {
     set("net/ipv4/ip_forward", "0")?;
     set("net/ipv4/conf/all/rp_filter", "1")?;
     set("net/ipv4/conf/default/rp_filter", "1")?;
     set("net/ipv4/conf/all/accept_redirects", "0")?;
     set("net/ipv4/conf/all/send_redirects", "0")?;
+    set("net/ipv4/tcp_congestion_control", "reno")?;
     set_if_there("net/ipv6/conf/all/disable_ipv6", "1")?;
     set_if_there("net/ipv6/conf/default/disable_ipv6", "1")
 }

@@ -64,7 +64,7 @@ fn ok(head: Head) -> Result<Head> {
 async fn skip(stream: &mut Stream, head: Head) -> Result<u64> {
     let rest = head.length.checked_sub(head.begun).context("more body than announced")?;
     if rest > 0 {
-        crate::drop_bytes(stream, rest).await?;
+        crate::drop_body(stream, rest).await?;
     }
     Ok(head.length)
 }

@@ -15,6 +15,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
+use rustix::net::{RecvFlags, recv};
 use tokio::{io::AsyncReadExt, task::JoinSet};
 
 use self::dial::{Stream, Target};
@@ -155,22 +156,34 @@ async fn bulk(to: To, wanted: u64) -> Result<()> {
     let mut stream = target.dial().await?;
     let started = Instant::now();
     http::send(&mut stream, format!("bulk:{wanted}\n").as_bytes()).await?;
-    let got = drop_bytes(&mut stream, wanted).await?;
+    let Stream::Plain(tcp) = stream else { bail!("a bulk stream has no TLS") };
+    let got = drop_bytes(&tcp.into_std()?, wanted)?;
     print(Sample { latencies_us: vec![micros(started)], bytes: got }, started.elapsed())
 }
 
-/// Reads and drops exactly that many bytes.
-async fn drop_bytes(stream: &mut Stream, wanted: u64) -> Result<u64> {
-    let mut buffer = vec![0; usize::try_from(wanted.min(256 * 1024))?];
+/// Takes exactly that many bytes. The kernel drops them (`MSG_TRUNC`, tcp(7)): copying them here would measure the
+/// client.
+fn drop_bytes(stream: &std::net::TcpStream, wanted: u64) -> Result<u64> {
+    stream.set_nonblocking(false)?;
+    let mut buffer = vec![0; usize::try_from(wanted.min(1 << 20))?];
     let mut got = 0;
     while got < wanted {
-        let read = stream.read(&mut buffer).await?;
+        let (_, read) = recv(stream, buffer.as_mut_slice(), RecvFlags::TRUNC)?;
         if read == 0 {
             bail!("the stream ended after {got} of {wanted} bytes");
         }
         got += u64::try_from(read)?;
     }
     Ok(got)
+}
+
+/// Reads and drops exactly that many bytes of a body.
+async fn drop_body(stream: &mut Stream, length: u64) -> Result<()> {
+    let read = tokio::io::copy(&mut stream.take(length), &mut tokio::io::sink()).await?;
+    if read < length {
+        bail!("the body ended after {read} of {length} bytes");
+    }
+    Ok(())
 }
 
 fn print(mut sample: Sample, took: Duration) -> Result<()> {
