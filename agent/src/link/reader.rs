@@ -99,7 +99,8 @@ impl Reader {
 
     /// Takes whatever waits and answers it. What came before an offence is written.
     fn turn(&mut self, buffer: &mut [u8]) -> Result<(), Over> {
-        let mut taken = self.socket.receive_waiting(buffer).map_err(Over::from).and_then(|got| self.take(got));
+        let mut taken =
+            self.socket.receive_waiting(buffer).map_err(Over::from).and_then(|got| self.take(got));
         let mut records = self.group.iter().map(|batch| batch.records.len()).sum::<usize>();
         while taken.is_ok() && records < GROUP {
             taken = match self.socket.receive_now(buffer) {

@@ -143,7 +143,8 @@ struct Greeted {
 /// Takes the hello and queues everything a gateway needs: setup, policies, runs.
 async fn greet(socket: &Socket, peer: Peer, link: &Link) -> Result<Greeted, Ended> {
     let waiting = socket.clone();
-    let hello = tokio::task::spawn_blocking(move || waiting.receive_within(&mut vec![0; MAX_PACKET], PATIENCE));
+    let hello =
+        tokio::task::spawn_blocking(move || waiting.receive_within(&mut vec![0; MAX_PACKET], PATIENCE));
     let hello = hello.await.map_err(|_| Ended::Silent)??;
     let has_listeners = match hello.ok_or(Ended::Silent)?.0 {
         ToAgent::Hello { version, contract, has_listeners } => {

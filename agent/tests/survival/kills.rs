@@ -103,6 +103,53 @@ fn with_the_agent_dead_root_still_kills_and_the_next_agent_records_who_did() {
     assert!(ended.contains("\"reason\":\"killed\"") && ended.contains("\"by\":\"root\""), "{ended}");
 }
 
+/// Calls for an answer that doesn't end, beside the quick ones.
+fn held_open(site: &mut Site) {
+    settled(site);
+    let url = format!("http://origin.example:{}/slow", site.origin);
+    site.start_run(&format!("curl -s -N {url} >> slow"));
+    site.until("half an answer has come", |site| !site.lines("slow").is_empty());
+}
+
+fn lost(site: &Site) -> usize {
+    site.records().lines().filter(|line| line.contains("GATEWAY_GONE")).count()
+}
+
+#[test]
+fn a_call_that_a_killed_gateway_had_open_gets_its_last_line() {
+    let mut site = Site::new();
+    held_open(&mut site);
+    assert_eq!(lost(&site), 0);
+    site.kill_gateway();
+    site.until("its end is on record", |site| lost(site) >= 1);
+    more(&site, "200");
+    assert_ends_whole(&site);
+}
+
+#[test]
+fn a_call_that_was_open_when_both_were_killed_gets_its_last_line_from_the_next_agent() {
+    let mut site = Site::new();
+    held_open(&mut site);
+    site.kill_agent();
+    site.kill_gateway();
+    site.start_agent();
+    site.until("its end is on record", |site| lost(site) >= 1);
+    more(&site, "200");
+    assert_ends_whole(&site);
+}
+
+/// No agent and one that doesn't answer are the same to a call.
+#[test]
+fn while_the_agent_hangs_calls_are_refused_and_nothing_is_lost_when_it_goes_on() {
+    let mut site = Site::new();
+    settled(&mut site);
+    site.signal_agent("-STOP");
+    site.until("calls are refused", |site| count(site, "503") >= 3);
+    site.signal_agent("-CONT");
+    more(&site, "200");
+    assert_ends_whole(&site);
+}
+
 /// Ends the run and looks at what is on record.
 fn assert_ends_whole(site: &Site) {
     site.strait(&["kill", "--all"]);

@@ -123,6 +123,12 @@ impl Site {
         agent.wait().unwrap();
     }
 
+    /// Sends the daemon a signal.
+    pub(crate) fn signal_agent(&self, signal: &str) {
+        let agent = self.agent.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([signal, &agent]).status().unwrap().success());
+    }
+
     /// Ends the gateway as a crash would.
     pub(crate) fn kill_gateway(&self) {
         let gateway = self.gateway().expect("no gateway process");
@@ -191,7 +197,7 @@ impl Drop for Site {
     }
 }
 
-/// An origin on loopback that answers every request with its own line; its port.
+/// An origin on loopback that answers every request with its own line, `/slow` with one that never ends; its port.
 fn origin() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -202,6 +208,12 @@ fn origin() -> u16 {
                 let mut byte = [0];
                 while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap_or(0) == 1 {
                     head.push(byte[0]);
+                }
+                if head.starts_with(b"GET /slow ") {
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok\n");
+                    // Until the gateway has gone.
+                    let _ = stream.read(&mut byte);
+                    return;
                 }
                 let _ = stream
                     .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n");

@@ -62,6 +62,9 @@ impl Row {
 }
 
 pub(super) const ROWS: &[Row] = &[
+    // Before the loads: what both processes hold while nothing happens.
+    row("R1", "resident memory of agent and gateway, idle", "MiB", Goal::AtMost(60.0))
+        .on(&[Squid, Strait], resident),
     row("H1", "HTTP, 16 connections", "requests/s", Goal::AtLeast(1.5, Squid))
         .on(&[Direct, Squid, Tinyproxy, Strait], |site, on| http(site, on, 16))
         .with_cpu(),
@@ -90,8 +93,6 @@ pub(super) const ROWS: &[Row] = &[
     row("C1", "start to end of `true`, median of 10", "ms", Goal::Added(40.0, Runc))
         .on(&[Runc, Strait], run_start),
     row("S1", "start to ready with a thousand policies", "ms", Goal::AtMost(150.0)).on(&[Strait], ready),
-    row("R1", "resident memory of agent and gateway", "MiB", Goal::AtMost(60.0))
-        .on(&[Squid, Strait], resident),
 ];
 
 /// Measures a row on each of its subjects in turn, round by round, and takes medians.

@@ -87,13 +87,18 @@ impl Installation {
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
-    /// The records of a run, as they stand in its file.
+    /// The file that a run's last records are in.
+    pub(crate) fn record_file(&self, run: &str) -> PathBuf {
+        self.base.join("state/runs").join(run).join("log.jsonl")
+    }
+
+    /// The records of a run, as they stand in its files.
     ///
     /// # Errors
     /// If they can't be read.
     pub(crate) fn records(&self, run: &str) -> Result<String> {
+        let current = self.record_file(run);
         let folder = self.base.join("state/runs").join(run);
-        let current = folder.join("log.jsonl");
         let sealed = (1..).map(|number| folder.join(format!("log.{number:06}.jsonl")));
         let mut records = String::new();
         for file in sealed.take_while(|file| file.exists()).chain([current]) {
