@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: builds the targets of `fuzz/` with coverage and runs them for a while.
+//! `cargo xtask fuzz`: builds the targets of `gateway/fuzz/` with coverage and runs them for a while.
 //!
 //! Coverage comes from flags that a stable compiler has, so no nightly is needed. AddressSanitizer would need one and
 //! would find little: no target reaches `unsafe` code of ours. cargo-fuzz can run the same targets.
@@ -23,7 +23,7 @@ const MAX_MIB: u32 = 2048;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these targets (files of `fuzz/fuzz_targets`).
+    /// Only these targets (files of `gateway/fuzz/fuzz_targets`).
     targets: Vec<String>,
     /// How long each one runs.
     #[arg(long, default_value_t = 30)]
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let out = workspace::target().join("fuzz");
     let mut cargo = exec::cargo();
     // Named, so that build scripts and macros are not instrumented.
-    cargo.args(["build", "--locked", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &host]);
+    cargo.args(["build", "--locked", "--release", "--manifest-path", "gateway/fuzz/Cargo.toml", "--target", &host]);
     cargo.arg("--target-dir").arg(&out).env("RUSTFLAGS", COVERAGE);
     for target in &chosen {
         cargo.args(["--bin", target]);
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Names of the targets, sorted.
 fn targets() -> Result<Vec<String>> {
-    let folder = workspace::root().join("fuzz/fuzz_targets");
+    let folder = workspace::root().join("gateway/fuzz/fuzz_targets");
     let files = fs::read_dir(&folder).with_context(|| format!("can't read `{}`", folder.display()))?;
     let mut names = Vec::new();
     for file in files {

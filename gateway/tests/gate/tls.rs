@@ -178,6 +178,30 @@ async fn http2_without_tls_is_read_and_forwarded_as_such() {
     world.log.settled().await;
 }
 
+/// RFC 9113 section 6.5.1: SETTINGS belong to stream 0. A client that goes away breaks nothing, and leaves no record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_breaks_http2_is_on_record() {
+    let world = World::with(READ_OK).await;
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let mut gone = world.connect("ok.test", 80).await;
+    gone.write_all(PREFACE).await.unwrap();
+    let _ = gone.read(&mut [0; 64]).await.unwrap();
+    drop(gone);
+    let mut broken = world.connect("ok.test", 80).await;
+    broken.write_all(PREFACE).await.unwrap();
+    broken.write_all(b"\0\0\0\x04\0\0\0\0\x01").await.unwrap();
+    let _ = broken.read_to_end(&mut Vec::new()).await;
+    // Its last words come before its record: they are hyper's.
+    for _ in 0..200 {
+        if !world.log.codes().is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(world.log.only_refusal().code, Some(Code::MalformedRequest));
+    world.log.settled().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_passed_through_host_is_judged_by_connect_and_shows_its_own_certificate() {
     let world = World::with(ALL_OK).await;

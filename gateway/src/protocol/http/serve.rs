@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     Front, Origin,
-    body::Body,
+    body::{Body, chain},
     endpoint,
     head::{HeadLimits, Strict, Watch},
     proxy,
@@ -69,6 +69,12 @@ where
     let clean = served.is_ok();
     if let Err(error) = served {
         tracing::debug!(%error, "a connection of a run broke");
+        if error.is_parse() && watch.violation().is_none() {
+            // hyper has answered with a bare 400.
+            let refusal =
+                Refusal::new(Code::MalformedRequest, format!("the head can't be read: {}", chain(&error)));
+            malformed::<IO>(&front, refusal, None).await;
+        }
     }
     if let Some((violation, watch)) = watch.violation().zip(Arc::into_inner(watch)) {
         let watch = clean.then_some(watch);
@@ -126,6 +132,7 @@ where
 {
     let context = front.context.clone();
     let front = Arc::new(front);
+    let refusing = Arc::clone(&front);
     let service = service_fn(move |request| answer(Arc::clone(&front), request));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -143,9 +150,25 @@ where
             connection.as_mut().await
         }
     };
-    if let Err(error) = served {
-        tracing::debug!(%error, "a connection of a run broke");
+    let Err(error) = served else { return };
+    tracing::debug!(%error, "a connection of a run broke");
+    if breaks_http2(&error) {
+        // hyper has told the client with GOAWAY; HTTP/2 has no words for more.
+        let reason = format!("what came isn't HTTP/2: {}", chain(&error));
+        malformed::<tokio::io::Empty>(&refusing, Refusal::new(Code::MalformedRequest, reason), None).await;
     }
+}
+
+/// Whether a connection ended because the client broke the protocol, not because it went away.
+fn breaks_http2(error: &hyper::Error) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        if let Some(error) = inner.downcast_ref::<h2::Error>() {
+            return error.is_library() && !error.is_io();
+        }
+        cause = inner.source();
+    }
+    false
 }
 
 /// A client that closes its side has gone, and what it asked for is cancelled upstream: a half-closed
