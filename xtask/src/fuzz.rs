@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let out = workspace::target().join("fuzz");
     let mut cargo = exec::cargo();
     // Named, so that build scripts and macros are not instrumented.
-    cargo.args(["build", "--locked", "--release", "--manifest-path", "gateway/fuzz/Cargo.toml", "--target", &host]);
+    cargo.args(["build", "--release", "--manifest-path", "gateway/fuzz/Cargo.toml", "--target", &host]);
     cargo.arg("--target-dir").arg(&out).env("RUSTFLAGS", COVERAGE);
     for target in &chosen {
         cargo.args(["--bin", target]);

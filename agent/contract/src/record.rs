@@ -107,7 +107,8 @@ pub enum Kind {
     Request,
     /// A byte stream: CONNECT or TCP that isn't HTTP, or a WebSocket after its upgrade.
     Stream,
-    /// Kernel events that did not reach the log, counted.
+    /// What has no line of its own, counted: kernel events that did not reach the log, and calls that the gateway
+    /// refused while the agent was away.
     Lost,
 }
 

@@ -103,6 +103,7 @@ impl Link {
         self.hello(&mut session).await?;
         self.sessions = self.sessions.saturating_add(1);
         self.queue.set_up(true);
+        self.gateway.recorder.tell_missed();
         tracing::info!("the agent is there");
         loop {
             self.step(&mut session).await?;

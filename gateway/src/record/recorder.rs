@@ -1,15 +1,22 @@
 //! The queue between those who make records and the one task that sends them over the link.
 
 use std::{
+    collections::HashMap,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use strait_contract::record::{Record, Unrecorded};
+use strait_contract::{
+    code::Code,
+    ids::{RecordId, RunId},
+    record::{Kind, Record, Unrecorded},
+};
 use tokio::sync::{mpsc, oneshot};
+
+use super::facts;
 
 /// How long the end of an answer is held back for its `done` line while the agent restarts.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,6 +54,8 @@ impl Lost {
 pub struct Recorder {
     queue: mpsc::UnboundedSender<Entry>,
     up: Arc<AtomicBool>,
+    /// Calls of each run that were refused because nobody was there to write them down.
+    missed: Mutex<HashMap<RunId, u64>>,
 }
 
 /// The link's end of the recorder.
@@ -71,7 +80,7 @@ impl Recorder {
         // each waits for its decision before it makes another record.
         let (queue, entries) = mpsc::unbounded_channel();
         let up = Arc::new(AtomicBool::new(false));
-        (Self { queue, up: Arc::clone(&up) }, Queue { entries, up })
+        (Self { queue, up: Arc::clone(&up), missed: Mutex::default() }, Queue { entries, up })
     }
 
     /// Whether an agent is connected.
@@ -81,6 +90,15 @@ impl Recorder {
 
     /// Writes records and waits; refused at once while there is no agent.
     pub(crate) async fn ask(&self, first: Record, second: Option<Record>) -> Result<(), Lost> {
+        let run = first.run.clone();
+        let written = self.hand_over(first, second).await;
+        if let (Err(Lost { why: Unrecorded::Agent, surely: true }), Some(run)) = (&written, run) {
+            *self.missed().entry(run).or_default() += 1;
+        }
+        written
+    }
+
+    async fn hand_over(&self, first: Record, second: Option<Record>) -> Result<(), Lost> {
         if !self.is_up() {
             return Err(Lost::UNSENT);
         }
@@ -88,6 +106,21 @@ impl Recorder {
         let entry = Entry { first, second, waiter: Some(waiter), lasting: false, alone: false };
         self.queue.send(entry).map_err(|_| Lost::UNSENT)?;
         written.await.unwrap_or(Err(Lost::UNSENT))
+    }
+
+    /// Has it written down how many calls of each run were refused without a record of their own.
+    pub(crate) fn tell_missed(&self) {
+        for (run, count) in std::mem::take(&mut *self.missed()) {
+            let mut activity = facts::blank(Kind::Lost, None, None);
+            activity.count = count;
+            activity.code = Some(Code::RecordUnavailable);
+            activity.reason = Some("calls were refused while the agent was away".to_owned());
+            self.tell(super::record(RecordId::now(), Some(run), None, *activity));
+        }
+    }
+
+    fn missed(&self) -> MutexGuard<'_, HashMap<RunId, u64>> {
+        self.missed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a record of something that has happened: kept until it is on record. Waits for that, within

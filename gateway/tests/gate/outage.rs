@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use strait_contract::{
     code::Code,
-    record::{Kind, Unrecorded},
+    record::{Body, Kind, Unrecorded},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -64,6 +64,16 @@ async fn nothing_passes_without_an_agent_and_what_is_under_way_goes_on() {
     world.agent_returns().await;
     assert_eq!(get(&mut stream, &host, "/b").await.status, 200);
     assert_eq!(world.log.done_of(Kind::Stream, 1).await[0].stream.unwrap().bytes_in, 2);
+    // The refusal could not have lines of its own; that there was one is on record.
+    let missed: Vec<u64> = {
+        let records = world.log.records.lock().unwrap();
+        let activities = records.iter().filter_map(|record| match &record.body {
+            Body::Activity(activity) if activity.kind == Kind::Lost => Some(activity.count),
+            _ => None,
+        });
+        activities.collect()
+    };
+    assert_eq!(missed, [1]);
     world.log.settled().await;
 }
 
