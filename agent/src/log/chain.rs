@@ -81,13 +81,16 @@ pub(super) struct Mark {
     pending: usize,
 }
 
+/// A call without its `done` line, and what kind it is.
+pub(super) type Open = (RecordId, Kind);
+
 /// What was found where a chain is taken up.
 #[derive(Debug)]
 pub(super) struct Taken {
     /// Bytes of a half line that were cut.
     pub cut: u64,
     /// Calls among the last lines that have begun and not ended.
-    pub open: Vec<(RecordId, Kind)>,
+    pub open: Vec<Open>,
 }
 
 impl Chain {
@@ -181,7 +184,7 @@ impl Chain {
 }
 
 /// The last records of a chain that is taken up again, with the calls among them that have begun and not ended.
-fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<(RecordId, Kind)>)> {
+fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<Open>)> {
     #[derive(serde::Deserialize)]
     struct Line<'a> {
         id: RecordId,
