@@ -31,7 +31,7 @@ use strait_contract::{
 };
 use tokio::{
     io::unix::AsyncFd,
-    sync::{mpsc, oneshot, watch},
+    sync::{OwnedSemaphorePermit, mpsc, oneshot, watch},
 };
 
 use self::calls::Calls;
@@ -116,11 +116,13 @@ struct Candidate {
 struct Packet {
     bytes: Vec<u8>,
     fds: Vec<Arc<OwnedFd>>,
+    /// What it holds up while it waits: an answer, the next question.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Packet {
     fn new(message: &ToGateway, fds: Vec<Arc<OwnedFd>>) -> Result<Self, LinkError> {
-        Ok(Self { bytes: seqpacket::encode(message)?, fds })
+        Ok(Self { bytes: seqpacket::encode(message)?, fds, _permit: None })
     }
 }
 

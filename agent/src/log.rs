@@ -41,6 +41,7 @@ use crate::instance::Instance;
 
 pub use chain::chain_start;
 pub use key::{HostKey, KeyError};
+pub(crate) use line::is_acceptable;
 
 /// How the log works; sizes in bytes.
 #[derive(Clone, Debug)]
@@ -239,7 +240,10 @@ impl Log {
 
     /// Does something with the writer where waiting for the disk keeps no other task waiting. `None` if the log
     /// has stopped.
-    async fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Writer) -> T + Send + 'static) -> Option<T> {
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Writer) -> T + Send + 'static,
+    ) -> Option<T> {
         let shared = Arc::clone(&self.shared);
         tokio::task::spawn_blocking(move || shared.lock().as_mut().map(work)).await.ok().flatten()
     }

@@ -368,3 +368,51 @@ async fn nothing_is_told_of_processes_outside_the_run() {
     let answer = gateway.next().await;
     assert!(matches!(answer, Some((ToGateway::Process { ticket: 5, process: None }, _))), "{answer:?}");
 }
+
+/// Connections that say nothing hold threads, and records, starts and kills need those too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_dials_without_a_word_keeps_nobody_else_waiting() {
+    let rig = Rig::new(0);
+    let path = rig.instance.link_socket();
+    let mut silent = Vec::new();
+    for _ in 0..2000 {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        match connect(&socket, &SocketAddrUnix::new(&path).unwrap()) {
+            Ok(()) => silent.push(socket),
+            // The backlog is full: let the agent take some.
+            Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+        if silent.len() == 540 {
+            break;
+        }
+    }
+    assert!(silent.len() > 16, "more than the backlog were taken");
+    let event = log::event(None, "test.event", &[]);
+    let written = tokio::time::timeout(Duration::from_secs(5), rig.log.append(vec![event])).await;
+    assert_eq!(written.expect("the log has a thread"), Ok(()));
+    // Once they are gone a gateway is taken on.
+    drop(silent);
+    rig.greeted().await;
+}
+
+/// Who asks and doesn't take the answers is not asked for more, so nothing piles up here.
+#[tokio::test]
+async fn answers_that_nobody_takes_hold_up_the_questions() {
+    let rig = Rig::new(0);
+    let gateway = rig.greeted().await;
+    rustix::net::sockopt::set_socket_send_buffer_size_force(&gateway.0, 64 << 20).unwrap();
+    let question = ToAgent::WhoIs { ticket: 1, run: "r1".parse().unwrap(), tgid: 1 };
+    let question = seqpacket::encode(&question).unwrap();
+    for _ in 0..20_000 {
+        seqpacket::send(gateway.0.as_fd(), &question, &[]).unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut buffer = vec![0; MAX_PACKET];
+    let mut answered = 0;
+    while seqpacket::receive::<ToGateway>(gateway.0.as_fd(), &mut buffer).is_ok() {
+        answered += 1;
+    }
+    // As many as fit the socket and the few that were being looked into.
+    assert!((1..2000).contains(&answered), "{answered} answers waited");
+}
