@@ -31,7 +31,7 @@ use strait_contract::{
 };
 use tokio::{
     io::unix::AsyncFd,
-    sync::{mpsc, oneshot, watch},
+    sync::{OwnedSemaphorePermit, mpsc, oneshot, watch},
 };
 
 use self::calls::Calls;
@@ -116,11 +116,13 @@ struct Candidate {
 struct Packet {
     bytes: Vec<u8>,
     fds: Vec<Arc<OwnedFd>>,
+    /// What it holds up while it waits: an answer, the next question.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Packet {
     fn new(message: &ToGateway, fds: Vec<Arc<OwnedFd>>) -> Result<Self, LinkError> {
-        Ok(Self { bytes: seqpacket::encode(message)?, fds })
+        Ok(Self { bytes: seqpacket::encode(message)?, fds, _permit: None })
     }
 }
 
@@ -240,6 +242,15 @@ impl Link {
     /// # Errors
     /// See [`NotApplied`]; the last good policies stay.
     pub async fn set_policy(&self, files: &[PolicyFile], digest: String) -> Result<Applied, NotApplied> {
+        self.set_policy_within(files, digest, COMPILE_WITHIN).await
+    }
+
+    async fn set_policy_within(
+        &self,
+        files: &[PolicyFile],
+        digest: String,
+        patience: Duration,
+    ) -> Result<Applied, NotApplied> {
         let text = postcard::to_stdvec(files).map_err(LinkError::Malformed).map_err(ServeError::Message)?;
         let text = memory::sealed("policies", &text)
             .map_err(|source| ServeError::Memory { what: "policies", source })?;
@@ -259,12 +270,32 @@ impl Link {
         if !connected {
             return Ok(self.adopt(policy, Applied::AtNextStart { epoch }).await);
         }
-        match tokio::time::timeout(COMPILE_WITHIN, answer).await {
+        match tokio::time::timeout(patience, answer).await {
             Ok(Ok(Ok(()))) => Ok(self.adopt(policy, Applied::Live { epoch }).await),
             Ok(Ok(Err(why))) => Err(NotApplied::Refused(why)),
             // The gateway went away before it answered: the next one starts with these.
             Ok(Err(_)) => Ok(self.adopt(policy, Applied::AtNextStart { epoch }).await),
-            Err(_) => Err(NotApplied::Late),
+            Err(_) => {
+                self.take_back(epoch);
+                Err(NotApplied::Late)
+            }
+        }
+    }
+
+    /// Has the gateway go back to the last good policies once it has compiled those it was too late with: else it would
+    /// decide by a set that nobody was told of, while records name another.
+    fn take_back(&self, late: u64) {
+        let mut state = self.state();
+        if state.candidate.as_ref().is_some_and(|candidate| candidate.policy.epoch == late) {
+            state.candidate = None;
+        }
+        state.epoch += 1;
+        let epoch = state.epoch;
+        let Some(good) = &mut state.policy else { return };
+        good.epoch = epoch;
+        match good.packet() {
+            Ok(packet) => state.send(packet),
+            Err(error) => tracing::error!(%error, "the last good policies can't be handed over again"),
         }
     }
 

@@ -41,6 +41,7 @@ use crate::instance::Instance;
 
 pub use chain::chain_start;
 pub use key::{HostKey, KeyError};
+pub(crate) use line::is_acceptable;
 
 /// How the log works; sizes in bytes.
 #[derive(Clone, Debug)]

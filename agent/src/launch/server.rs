@@ -18,7 +18,7 @@ use strait_contract::{
     ids::{BadName, RunId},
     seqpacket::LinkError,
 };
-use tokio::time::timeout;
+use tokio::{task::spawn_blocking, time::timeout};
 
 use super::{
     callers::Callers,
@@ -168,7 +168,9 @@ async fn open(channel: &Channel, runs: &Arc<Runs>) -> Result<Arc<Run>, Refusal> 
             Ok(run)
         }
         Asked::Launch { request, stdio, mounts } => {
-            let (order, stdio) = order(account, request, stdio, mounts)?;
+            // Looking at a file that the caller serves (FUSE) takes as long as the caller likes.
+            let looked_at = spawn_blocking(move || order(account, request, stdio, mounts)).await;
+            let (order, stdio) = looked_at.map_err(io::Error::from)??;
             let Started { run, master } = runs.start(order, stdio).await?;
             let fds: Vec<_> = master.iter().map(AsFd::as_fd).collect();
             // A caller that is gone already is dealt with as any that goes.
@@ -213,10 +215,12 @@ async fn ask(channel: &Channel) -> Result<Asked, Refusal> {
 
 /// Reads the request from its memfd, at most [`MAX_REQUEST`] bytes. Read, not mapped: the sender could shrink it.
 fn read(memfd: OwnedFd) -> Result<Request, Refusal> {
-    let file = File::from(memfd);
-    if !file.metadata()?.is_file() {
+    // Asked first, since only memory has an answer: a file of the caller's own file system (FUSE) would keep whoever
+    // looks at it waiting for ever.
+    if rustix::fs::fcntl_get_seals(&memfd).is_err() {
         return Err(Refusal::Malformed("its text is not in memory"));
     }
+    let file = File::from(memfd);
     let mut bytes = Vec::new();
     let mut source = At { file: &file, offset: 0 };
     (&mut source).take(MAX_REQUEST + 1).read_to_end(&mut bytes)?;
@@ -322,5 +326,29 @@ fn pass_on(runs: &Runs, run: &Run, number: i32) {
     };
     if let Err(error) = runs.signal(run, signal) {
         tracing::warn!(run = %run.id(), %error, "a signal could not be passed on");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// A file that its owner serves could keep its reader waiting for ever: `/proc` stands in for it.
+    #[test]
+    fn a_request_is_read_from_memory_alone() {
+        let memory = || rustix::fs::memfd_create("request", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let not_in_memory = |read: Result<Request, Refusal>| {
+            matches!(read, Err(Refusal::Malformed("its text is not in memory")))
+        };
+        for other in ["/proc/self/status", "/dev/zero", "/"] {
+            assert!(not_in_memory(read(File::open(other).unwrap().into())), "{other}");
+        }
+        assert!(not_in_memory(read(io::pipe().unwrap().0.into())));
+        let mut file = File::from(memory());
+        file.write_all(&[0xff; 16]).unwrap();
+        let read = read(file.into());
+        assert!(matches!(read, Err(Refusal::Malformed("its text can't be read"))), "{read:?}");
     }
 }

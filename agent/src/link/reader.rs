@@ -25,7 +25,8 @@ use crate::log::{self, Batch, Log};
 const HOST_RECORDS: usize = 50;
 /// Messages that may wait for the session.
 const WAITING: usize = 64;
-/// Most records that are written as one group.
+/// Most records and batches, added up, that are taken before they are written: what a gateway can have this process
+/// hold, whatever it sends.
 const GROUP: usize = 2048;
 
 /// What the reader tells the session.
@@ -101,14 +102,15 @@ impl Reader {
     fn turn(&mut self, buffer: &mut [u8]) -> Result<(), Over> {
         let mut taken =
             self.socket.receive_waiting(buffer).map_err(Over::from).and_then(|got| self.take(got));
-        let mut records = self.group.iter().map(|batch| batch.records.len()).sum::<usize>();
-        while taken.is_ok() && records < GROUP {
+        let weight = |batch: &Batch| batch.records.len().saturating_add(1);
+        let mut held = self.group.last().map_or(0, weight);
+        while taken.is_ok() && held < GROUP {
             taken = match self.socket.receive_now(buffer) {
                 Ok(Some(got)) => self.take(got),
                 Ok(None) => break,
                 Err(error) => Err(error.into()),
             };
-            records += self.group.last().map_or(0, |batch| batch.records.len());
+            held += self.group.last().map_or(0, weight);
         }
         self.write()?;
         taken
@@ -191,6 +193,10 @@ fn check(records: &[Record], host_records: &mut VecDeque<Instant>) -> Result<(),
         host_records.pop_front();
     }
     for record in records {
+        // Before it is kept: an empty text is one byte on the link and 24 in memory.
+        if !log::is_acceptable(record) {
+            return Err(Refusal::Over(Unrecorded::Malformed));
+        }
         match &record.body {
             Body::Activity(activity) if activity.source == Source::Gateway => {}
             Body::Activity(_) => return Err(Refusal::Violation("a kernel record")),
@@ -205,3 +211,6 @@ fn check(records: &[Record], host_records: &mut VecDeque<Instant>) -> Result<(),
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

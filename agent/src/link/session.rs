@@ -9,7 +9,7 @@ use strait_contract::{
 };
 use tokio::{
     io::unix::AsyncFd,
-    sync::{Semaphore, mpsc},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
 };
 
 use super::{
@@ -22,12 +22,17 @@ use crate::{authority::INTERMEDIATE_DAYS, log};
 
 /// How long a connection may take to say hello, and a packet to be taken by the gateway.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// Questions about processes that are looked into at once.
+/// Questions about processes that are looked into at once, or whose answers the gateway hasn't taken yet.
 const QUESTIONS: usize = 16;
+/// Connections that may be at their hello: each holds a thread of those that also write records and end runs.
+const GREETINGS: usize = 4;
 
 /// Takes connections for ever.
 pub(super) async fn accept(listener: AsyncFd<OwnedFd>, link: Link) {
+    let greetings = Arc::new(Semaphore::new(GREETINGS));
     loop {
+        // Whoever is one too many waits in the backlog.
+        let Ok(greeting) = Arc::clone(&greetings).acquire_owned().await else { return };
         match socket::accept(&listener).await {
             Ok((_, peer)) if peer.uid != link.0.gateway_uid => {
                 tracing::warn!(
@@ -39,7 +44,7 @@ pub(super) async fn accept(listener: AsyncFd<OwnedFd>, link: Link) {
                 let _ = link.0.parts.log.append(vec![log::event(None, "link.refused", &facts)]).await;
             }
             Ok((socket, peer)) => {
-                tokio::spawn(serve(socket, peer, link.clone()));
+                tokio::spawn(serve(socket, peer, link.clone(), greeting));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection to the link could not be taken");
@@ -70,8 +75,10 @@ enum Ended {
     Reader(#[from] Over),
 }
 
-async fn serve(socket: Socket, peer: Peer, link: Link) {
-    let Greeted { number, packets, calls } = match greet(&socket, peer, &link).await {
+async fn serve(socket: Socket, peer: Peer, link: Link, greeting: OwnedSemaphorePermit) {
+    let greeted = greet(&socket, peer, &link).await;
+    drop(greeting);
+    let Greeted { number, packets, calls } = match greeted {
         Ok(greeted) => greeted,
         Err(error) => {
             tracing::error!(pid = peer.pid, %error, "a gateway could not be taken on");
@@ -210,8 +217,7 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                 tokio::task::spawn_blocking(move || {
                     let live = link.state().runs.contains_key(&run);
                     let process = live.then(|| link.0.parts.processes.whois(&run, tgid)).flatten();
-                    reply(&link, number, &ToGateway::Process { ticket, process });
-                    drop(permit);
+                    reply(&link, number, &ToGateway::Process { ticket, process }, permit);
                 });
             }
             News::Message(ToAgent::Hello { .. } | ToAgent::Records { .. }) => {}
@@ -224,13 +230,13 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
     Ended::Replaced
 }
 
-/// Queues an answer for the link that asked, if it's still there.
-fn reply(link: &Link, number: u64, message: &ToGateway) {
+/// Queues an answer for the link that asked, if it's still there. `permit` is given back once it is sent.
+fn reply(link: &Link, number: u64, message: &ToGateway, permit: OwnedSemaphorePermit) {
     let state = link.state();
     if state.outbox.as_ref().is_some_and(|(known, _)| *known == number)
         && let Ok(packet) = Packet::new(message, Vec::new())
     {
-        state.send(packet);
+        state.send(Packet { _permit: Some(permit), ..packet });
     }
 }
 

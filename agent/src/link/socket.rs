@@ -84,6 +84,11 @@ pub(super) struct Socket(Arc<OwnedFd>);
 type Received = (ToAgent, Vec<OwnedFd>);
 
 impl Socket {
+    #[cfg(test)]
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self(Arc::new(socket))
+    }
+
     /// Waits in this thread for the first packet, at most so long; `None` if none came.
     pub(super) fn receive_within(
         &self,

@@ -368,3 +368,82 @@ async fn nothing_is_told_of_processes_outside_the_run() {
     let answer = gateway.next().await;
     assert!(matches!(answer, Some((ToGateway::Process { ticket: 5, process: None }, _))), "{answer:?}");
 }
+
+/// Connections that say nothing hold threads, and records, starts and kills need those too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_dials_without_a_word_keeps_nobody_else_waiting() {
+    let rig = Rig::new(0);
+    let path = rig.instance.link_socket();
+    let mut silent = Vec::new();
+    for _ in 0..2000 {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        match connect(&socket, &SocketAddrUnix::new(&path).unwrap()) {
+            Ok(()) => silent.push(socket),
+            // The backlog is full: let the agent take some.
+            Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+        if silent.len() == 540 {
+            break;
+        }
+    }
+    assert!(silent.len() > 16, "more than the backlog were taken");
+    let event = log::event(None, "test.event", &[]);
+    let written = tokio::time::timeout(Duration::from_secs(5), rig.log.append(vec![event])).await;
+    assert_eq!(written.expect("the log has a thread"), Ok(()));
+    // Once they are gone a gateway is taken on.
+    drop(silent);
+    rig.greeted().await;
+}
+
+/// Who asks and doesn't take the answers is not asked for more, so nothing piles up here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_nobody_takes_hold_up_the_questions() {
+    let rig = Rig::new(0);
+    let gateway = rig.greeted().await;
+    let question = ToAgent::WhoIs { ticket: 1, run: "r1".parse().unwrap(), tgid: 1 };
+    let question = seqpacket::encode(&question).unwrap();
+    let (mut taken, mut refused) = (0, 0);
+    while taken < 20_000 && refused < 200 {
+        match seqpacket::send(gateway.0.as_fd(), &question, &[]) {
+            Ok(()) => (taken, refused) = (taken + 1, 0),
+            Err(error) if error.would_block() => {
+                refused += 1;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!((64..5000).contains(&taken), "{taken} questions were taken without their answers");
+}
+
+#[tokio::test]
+async fn policies_that_were_compiled_too_late_are_taken_back() {
+    let rig = Rig::new(0);
+    let mut gateway = rig.greeted().await;
+    let good = tokio::spawn({
+        let link = rig.link.clone();
+        async move { link.set_policy(&[], "good".into()).await }
+    });
+    let Some((ToGateway::Policy { epoch, .. }, _)) = gateway.next().await else { panic!() };
+    gateway.send(&ToAgent::PolicyCompiled { epoch, refused: None });
+    good.await.unwrap().unwrap();
+    let late = rig.link.set_policy_within(&[], "late".into(), Duration::from_millis(50)).await;
+    assert!(matches!(late, Err(NotApplied::Late)), "{late:?}");
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        let Some((ToGateway::Policy { epoch, digest }, _)) = gateway.next().await else { panic!() };
+        gateway.send(&ToAgent::PolicyCompiled { epoch, refused: None });
+        sent.push((epoch, digest));
+    }
+    assert!(sent[0].1 == "late" && sent[1].1 == "good" && sent[0].0 < sent[1].0, "{sent:?}");
+    // Later policies are taken as ever.
+    let next = tokio::spawn({
+        let link = rig.link.clone();
+        async move { link.set_policy(&[], "next".into()).await }
+    });
+    let Some((ToGateway::Policy { epoch, digest }, _)) = gateway.next().await else { panic!() };
+    assert!(digest == "next" && epoch > sent[1].0);
+    gateway.send(&ToAgent::PolicyCompiled { epoch, refused: None });
+    assert!(matches!(next.await.unwrap(), Ok(Applied::Live { .. })));
+}

@@ -39,7 +39,7 @@ pub(super) struct Added<'a> {
 }
 
 /// Whether every text of a record is within its bound.
-pub(super) fn is_acceptable(record: &Record) -> bool {
+pub(crate) fn is_acceptable(record: &Record) -> bool {
     let mut texts = 0;
     let mut fits = |text: &str| {
         texts += text.len();

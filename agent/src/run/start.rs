@@ -75,11 +75,13 @@ impl Runs {
         let instance = &self.parts.instance;
         let agent = self.agent_of(&order)?;
         let profile = self.parts.config.borrow().agent(&agent);
-        let mut admitted = Vec::new();
         let mut order = order;
-        for offer in std::mem::take(&mut order.mounts) {
-            admitted.push(mounts::admit(offer, &order.account, instance)?);
-        }
+        let (offers, account) = (std::mem::take(&mut order.mounts), order.account.clone());
+        let own = instance.clone();
+        // What is offered may lie on a file system that answers when its owner likes.
+        let admit = move || offers.into_iter().map(|offer| mounts::admit(offer, &account, &own)).collect();
+        let admitted: Result<Vec<Admitted>, mounts::MountRefused> = spawn_blocking(admit).await?;
+        let admitted = admitted?;
         let identity = self.identity(agent)?;
         let id = identity.id.clone();
         let (addr, index) = (identity.addr, identity.veth_index);

@@ -2,7 +2,10 @@
 
 use http::{
     HeaderMap, HeaderName, HeaderValue,
-    header::{CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE},
+    header::{
+        CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING,
+        UPGRADE,
+    },
 };
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -12,6 +15,10 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 /// names. What the gateway itself puts in is put in afterwards, so that naming it there is of no use.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let trailers = accepts_trailers(headers);
+    if headers.contains_key(TRANSFER_ENCODING) {
+        // It was overridden by the other, and says the wrong length once that is gone (RFC 9112, section 6.3).
+        headers.remove(CONTENT_LENGTH);
+    }
     if headers.contains_key(CONNECTION) {
         let listed: Vec<HeaderName> = headers
             .get_all(CONNECTION)
@@ -106,6 +113,17 @@ mod tests {
             headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         left.sort_unstable();
         assert_eq!(left, [("accept", "*/*"), ("te", "trailers")]);
+    }
+
+    #[test]
+    fn a_length_that_did_not_count_is_not_passed_on() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("3"));
+        strip_hop_by_hop(&mut headers);
+        assert!(headers.contains_key(CONTENT_LENGTH));
+        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        strip_hop_by_hop(&mut headers);
+        assert!(headers.is_empty(), "{headers:?}");
     }
 
     #[test]
