@@ -1,0 +1,132 @@
+//! The body of a request on its way to the upstream.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::{sync::watch, time::Sleep};
+
+use super::{Broken, Idle, data_len};
+use crate::limits::CONTINUE;
+
+/// Whether the upstream wants the body of a request that expects `100-continue`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// It hasn't said.
+    Unknown,
+    /// It said `100 Continue`.
+    Yes,
+    /// It has answered; the body stays where it is as long as the answer comes.
+    Answered,
+    /// The answer has ended.
+    No,
+}
+
+/// The body of a request on its way to the upstream.
+#[derive(Debug)]
+pub struct Upload {
+    from: Incoming,
+    sent: Arc<AtomicU64>,
+    gate: Option<Gate>,
+    idle: Idle,
+}
+
+#[derive(Debug)]
+struct Gate {
+    wanted: watch::Receiver<Wanted>,
+    patience: Pin<Box<Sleep>>,
+    changed: Option<Changed>,
+}
+
+struct Changed(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl std::fmt::Debug for Changed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Changed")
+    }
+}
+
+impl Upload {
+    /// A body that is sent on as it comes; `sent` counts its bytes.
+    pub(crate) fn new(from: Incoming, sent: Arc<AtomicU64>, idle: Duration) -> Self {
+        Self { from, sent, gate: None, idle: Idle::new(idle) }
+    }
+
+    /// Holds the body back until the upstream wants it.
+    pub(crate) fn gated(mut self, wanted: watch::Receiver<Wanted>) -> Self {
+        self.gate = Some(Gate { wanted, patience: Box::pin(tokio::time::sleep(CONTINUE)), changed: None });
+        self
+    }
+}
+
+impl Gate {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        loop {
+            let wanted = *self.wanted.borrow_and_update();
+            match wanted {
+                Wanted::Yes => return Poll::Ready(Ok(())),
+                Wanted::No => return Poll::Ready(Err(Broken::Unwanted)),
+                Wanted::Unknown if self.patience.as_mut().poll(cx).is_ready() => return Poll::Ready(Ok(())),
+                Wanted::Unknown | Wanted::Answered => {}
+            }
+            let changed = self.changed.get_or_insert_with(|| {
+                let mut wanted = self.wanted.clone();
+                Changed(Box::pin(async move {
+                    // The sender lives as long as the answer; its end counts as a change.
+                    let _ = wanted.changed().await;
+                }))
+            });
+            ready!(changed.0.as_mut().poll(cx));
+            self.changed = None;
+            if self.wanted.has_changed().is_err() && *self.wanted.borrow() != Wanted::Yes {
+                return Poll::Ready(Err(Broken::Unwanted));
+            }
+        }
+    }
+}
+
+impl http_body::Body for Upload {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let this = &mut *self;
+        if let Some(gate) = &mut this.gate {
+            ready!(gate.poll(cx))?;
+            this.gate = None;
+        }
+        match Pin::new(&mut this.from).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                this.idle.came();
+                if let Some(Ok(frame)) = &frame {
+                    this.sent.fetch_add(data_len(frame), Ordering::Relaxed);
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(Broken::from)))
+            }
+            Poll::Pending => {
+                ready!(this.idle.poll(cx));
+                Poll::Ready(Some(Err(Broken::Idle)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.from.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.from.size_hint()
+    }
+}
