@@ -7,7 +7,7 @@ use strait_contract::{
 };
 
 use super::{
-    verify::{Reason, Verdict, verify},
+    verify::{Reason, Verdict, verify, verify_seals},
     *,
 };
 
@@ -306,6 +306,11 @@ async fn folders_and_files_are_for_root_and_auditors_alone() {
     assert_eq!(mode("runs/r/log.jsonl"), 0o640);
     assert_eq!(mode("runs/r/head"), 0o640);
     assert_eq!(mode("keys/log.key"), 0o600);
+    // Whoever can open it can lock it, and keep the next agent from starting; an older one's may be open to all.
+    assert_eq!(mode("log.lock"), 0o600);
+    fs::set_permissions(dir.path().join("log.lock"), fs::Permissions::from_mode(0o666)).unwrap();
+    closed_chain(dir.path(), 1).await;
+    assert_eq!(mode("log.lock"), 0o600);
 }
 
 fn again(log: &Log, records: Vec<Record>) {

@@ -123,3 +123,28 @@ async fn a_damaged_chain_is_not_taken_up_again() {
     assert_eq!(log.open_run(meta("r")).await.unwrap().lines, 3, "positive control");
     log.shutdown().await;
 }
+
+/// Whole in themselves, and still not what was there when the run ended.
+#[tokio::test]
+async fn a_closed_chain_that_was_removed_or_set_back_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("runs/r");
+    let copy = dir.path().join("copy");
+    let files = |from: &Path, to: &Path| {
+        fs::create_dir_all(to).unwrap();
+        for file in fs::read_dir(from).unwrap().flatten() {
+            fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
+    };
+    closed_chain(dir.path(), 3).await;
+    files(&folder, &copy);
+    closed_chain(dir.path(), 2).await;
+    assert_eq!(verify_seals(dir.path()).unwrap(), [""; 0], "positive control");
+    files(&copy, &folder);
+    assert!(matches!(verify(dir.path(), Some("r")).unwrap(), Verdict::Intact { lines: 3, .. }));
+    let named = verify_seals(dir.path()).unwrap();
+    assert!(named.len() == 1 && named[0].contains("another hash"), "{named:?}");
+    fs::remove_dir_all(&folder).unwrap();
+    let named = verify_seals(dir.path()).unwrap();
+    assert!(named.len() == 1 && named[0].contains("were removed"), "{named:?}");
+}
