@@ -147,15 +147,23 @@ async fn adopt(
     let pid = left.name().pid;
     let Ok(handle) = left.pidfd().try_clone_to_owned().and_then(readiness::watch) else { return };
     let dialled = connected.wait_for(|known| known.and_then(|known| i32::try_from(known).ok()) == Some(pid));
-    tokio::select! {
-        _ = dialled => tracing::info!(pid, "the gateway of an earlier agent goes on"),
+    let dials = tokio::select! {
+        _ = dialled => true,
         _ = handle.readable() => return,
-        () = stopped(stopping) => {}
-        () = tokio::time::sleep(ADOPTION) => {
-            tracing::error!(pid, "the gateway of an earlier agent lives but does not dial: another is started");
-            return;
-        }
+        () = stopped(stopping) => true,
+        () = tokio::time::sleep(ADOPTION) => false,
+    };
+    if !dials {
+        // As long as it lives it may hold the listeners, and another can't have any.
+        tracing::error!(
+            pid,
+            "the gateway of an earlier agent lives but does not dial: it is killed and another started"
+        );
+        let _ = pidfd_send_signal(handle.get_ref(), Signal::KILL);
+        let _ = tokio::time::timeout(GRACE, handle.readable()).await;
+        return;
     }
+    tracing::info!(pid, "the gateway of an earlier agent goes on");
     tokio::select! {
         _ = handle.readable() => tracing::error!(pid, "the gateway died and is started again"),
         () = stopped(stopping) => {

@@ -1,6 +1,6 @@
 //! `strait ps`.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use hyper::Method;
 
@@ -25,7 +25,7 @@ pub struct Args {
 /// # Errors
 /// If the agent doesn't answer.
 pub fn run(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
-    let runs = list(instance)?;
+    let runs = list(instance, client::ANSWERS_WITHIN)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&runs)?);
         return Ok(ExitCode::SUCCESS);
@@ -40,7 +40,7 @@ pub fn run(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
 }
 
 /// The caller's live runs.
-pub(super) fn list(instance: &Instance) -> anyhow::Result<Vec<RunView>> {
+pub(super) fn list(instance: &Instance, patience: Duration) -> anyhow::Result<Vec<RunView>> {
     let socket = instance.control_socket();
-    Ok(super::block_on(client::ask(&socket, Method::GET, "/v1/runs", None::<&()>))??)
+    Ok(super::block_on(client::ask_within(patience, &socket, Method::GET, "/v1/runs", None::<&()>))??)
 }

@@ -1,6 +1,6 @@
 //! The command line's end of the control API.
 
-use std::{io, path::Path};
+use std::{io, path::Path, time::Duration};
 
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, body::Bytes, client::conn::http1};
@@ -9,6 +9,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::UnixStream;
 
 use super::wire::{ErrorBody, ErrorView};
+
+/// How long an answer may take: longer than the agent waits for anything itself, which is for policies to compile.
+pub const ANSWERS_WITHIN: Duration = Duration::from_secs(90);
 
 /// Why the agent did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +24,18 @@ pub enum AskError {
     NoAgent {
         /// Its socket.
         path: String,
+    },
+    /// It took the question and says nothing.
+    #[error(
+        "the agent has not answered within {} s (`{path}`): it hangs, restart it with `systemctl restart strait`; runs \
+             go on meanwhile",
+        .patience.as_secs()
+    )]
+    Silent {
+        /// Its socket.
+        path: String,
+        /// How long it was waited for.
+        patience: Duration,
     },
     /// The person may not talk to it.
     #[error("you may not talk to the agent (`{path}`): ask to be put in the group `strait`")]
@@ -37,9 +52,9 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// Whether the reason is that no agent runs.
+    /// Whether the reason is that no agent runs, or none that answers.
     pub fn is_no_agent(&self) -> bool {
-        matches!(self, Self::NoAgent { .. })
+        matches!(self, Self::NoAgent { .. } | Self::Silent { .. })
     }
 }
 
@@ -52,6 +67,30 @@ fn answer(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> AskErro
 /// # Errors
 /// [`AskError`].
 pub async fn ask<T: DeserializeOwned>(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: Option<&impl Serialize>,
+) -> Result<T, AskError> {
+    ask_within(ANSWERS_WITHIN, socket, method, path, body).await
+}
+
+/// As [`ask`], with no more patience than given.
+///
+/// # Errors
+/// [`AskError`].
+pub async fn ask_within<T: DeserializeOwned>(
+    patience: Duration,
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: Option<&impl Serialize>,
+) -> Result<T, AskError> {
+    let answer = tokio::time::timeout(patience, exchange(socket, method, path, body)).await;
+    answer.unwrap_or_else(|_| Err(AskError::Silent { path: socket.display().to_string(), patience }))
+}
+
+async fn exchange<T: DeserializeOwned>(
     socket: &Path,
     method: Method,
     path: &str,

@@ -2,7 +2,7 @@
 //!
 //! To be called once, after the gate and the log are open and before anyone can start a run.
 
-use std::{fs, io, path::Path, sync::Arc};
+use std::{collections::BTreeSet, fs, io, path::Path, sync::Arc};
 
 use strait_contract::ids::RunId;
 use tokio::task::spawn_blocking;
@@ -17,8 +17,9 @@ use super::{
 };
 use crate::{
     gate::{Admission, Quota},
+    instance::Instance,
     link::calls::{Begun, Calls},
-    log::RunMeta,
+    log::{self, RunMeta, read::Filter},
     netns,
 };
 
@@ -145,9 +146,11 @@ impl Runs {
             let known: Vec<RunId> = runs.state().runs.keys().cloned().collect();
             let is_stray = |name: &str| name.parse::<RunId>().is_ok_and(|id| !known.contains(&id));
             let instance = &runs.parts.instance;
+            let mut strays = BTreeSet::new();
             for id in names(&instance.run_dir.join("runs")).iter().filter(|name| is_stray(name)) {
                 tell(id, Folder::of(instance, id).remove());
                 tell(id, runs.hierarchies.of(instance, id).remove());
+                strays.extend(id.parse::<RunId>());
             }
             for id in names(&instance.run_dir.join("netns"))
                 .iter()
@@ -155,12 +158,63 @@ impl Runs {
             {
                 if let Ok(run) = id.parse() {
                     tell(id, netns::remove_run(instance, &run));
+                    strays.insert(run);
                 }
             }
+            for id in Live::remove_unfinished(instance) {
+                strays.insert(id);
+            }
             tell("all", runs.parts.gate.collect_garbage(&known));
+            strays
         });
         // A panic in it was logged by the runtime; strays stay until the next start.
-        let _ = cleared.await;
+        for id in cleared.await.unwrap_or_default() {
+            self.close_stray(id).await;
+        }
+    }
+
+    /// Ends the chain of a run of which nobody else will: its agent died before it was known on disk, and so before
+    /// its command lived, or after its end was on record and before its chain was sealed.
+    async fn close_stray(self: &Arc<Self>, id: RunId) {
+        let instance = self.parts.instance.clone();
+        let run = id.clone();
+        let Ok(Some(found)) = spawn_blocking(move || Stray::find(&instance, run)).await else { return };
+        let ended = found.ended;
+        if let Err(error) = self.parts.log.open_run(found.meta).await {
+            tracing::warn!(run = %id, %error, "the log of a run that never began can't be opened");
+            return;
+        }
+        if !ended {
+            let facts = [("reason", "failed".to_owned())];
+            let _ = self.parts.log.event(Some(id.clone()), "run.ended", &facts).await;
+        }
+        let log = self.parts.log.clone();
+        tokio::spawn(async move { log.close_run(id).await });
+    }
+}
+
+/// A chain that an earlier agent left open.
+struct Stray {
+    meta: RunMeta,
+    /// Its end is on record.
+    ended: bool,
+}
+
+impl Stray {
+    /// `None` if there is no chain of that name.
+    fn find(instance: &Instance, id: RunId) -> Option<Self> {
+        if !instance.run_records(id.as_str()).is_dir() {
+            return None;
+        }
+        let of_run = Filter { run: Some(id.clone()), ..Filter::default() };
+        let last = log::read::newest(&instance.state_dir, &of_run, 1).ok()?.pop();
+        let text = |path: &str| last.as_ref().and_then(|entry| entry.text(path)).map(str::to_owned);
+        let named = text("agent").and_then(|agent| agent.parse().ok());
+        // An empty chain says nothing; the name of a run begins with its agent's.
+        let agent = named.or_else(|| id.as_str().rsplit_once('-')?.0.parse().ok())?;
+        let ended = Filter { kind: Some("run.ended".to_owned()), ..of_run };
+        let ended = !log::read::newest(&instance.state_dir, &ended, 1).ok()?.is_empty();
+        Some(Self { meta: RunMeta { id, agent, version: text("version").unwrap_or_default() }, ended })
     }
 }
 

@@ -124,6 +124,19 @@ impl Live {
         Ok(all)
     }
 
+    /// Removes files that an agent died over before they had their name. Gives the runs.
+    pub(super) fn remove_unfinished(instance: &Instance) -> Vec<RunId> {
+        let mut unfinished = Vec::new();
+        for entry in fs::read_dir(Self::folder(instance)).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "new") {
+                let _ = fs::remove_file(&path);
+                unfinished.extend(path.file_stem().and_then(|name| name.to_str()?.parse().ok()));
+            }
+        }
+        unfinished
+    }
+
     /// The account it runs under. Rights are looked up anew.
     pub fn account(&self) -> Account {
         Account::of(self.uid, self.gid).unwrap_or_else(|_| Account {

@@ -150,6 +150,57 @@ fn while_the_agent_hangs_calls_are_refused_and_nothing_is_lost_when_it_goes_on()
     assert_ends_whole(&site);
 }
 
+#[test]
+fn with_the_agent_hanging_root_still_kills() {
+    let mut site = Site::new();
+    settled(&mut site);
+    site.hang_agent();
+    let killed = site.strait(&["kill", "--all"]);
+    assert!(killed.starts_with("default-"), "{killed}");
+    std::thread::sleep(Duration::from_millis(100));
+    let written = site.lines("out").len();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(site.lines("out").len(), written, "it went on");
+    site.kill_agent();
+    site.start_agent();
+    site.until("the run has ended", |site| !site.strait(&["ps"]).contains("curl"));
+    let log = site.strait(&["log", "--json", "--lines", "all"]);
+    let ended = log.lines().find(|line| line.contains("run.ended")).expect("the end is on record");
+    assert!(ended.contains("\"reason\":\"killed\"") && ended.contains("\"by\":\"root\""), "{ended}");
+}
+
+/// It holds the listeners, so as long as it lives no other can serve.
+#[test]
+fn a_gateway_that_hangs_is_replaced_by_the_next_agent() {
+    let mut site = Site::new();
+    settled(&mut site);
+    let first = site.gateway();
+    site.hang_gateway();
+    site.kill_agent();
+    site.start_agent();
+    assert_ne!(site.gateway(), first);
+    more(&site, "200");
+}
+
+#[test]
+fn a_start_that_the_agent_died_in_is_ended_by_the_next_and_raises_no_alarm() {
+    let mut site = Site::new();
+    site.kill_agent();
+    site.leave_half_a_start("coder-aaaaaa");
+    let verdict = site.strait(&["log", "verify", "--all"]);
+    assert!(verdict.contains("BROKEN  coder-aaaaaa"), "{verdict}");
+    site.start_agent();
+    site.until("the chain is sealed", |site| {
+        let verdict = site.strait(&["log", "verify", "--all"]);
+        verdict.lines().any(|line| line.starts_with("intact  coder-aaaaaa") && line.contains("sealed"))
+    });
+    let log = site.strait(&["log", "--json", "--lines", "all"]);
+    let ends: Vec<_> = log.lines().filter(|line| line.contains("run.ended")).collect();
+    assert!(ends.len() == 1 && ends[0].contains("coder-aaaaaa"), "{ends:?}");
+    assert!(ends[0].contains("\"agent\":\"coder\"") && ends[0].contains("\"reason\":\"failed\""), "{ends:?}");
+    assert_eq!(site.live_files(), 0);
+}
+
 /// Ends the run and looks at what is on record.
 fn assert_ends_whole(site: &Site) {
     site.strait(&["kill", "--all"]);

@@ -129,6 +129,31 @@ impl Site {
         assert!(Command::new("kill").args([signal, &agent]).status().unwrap().success());
     }
 
+    /// Has the daemon hang: its sockets are there and nobody answers.
+    pub(crate) fn hang_agent(&self) {
+        self.signal_agent("-STOP");
+    }
+
+    /// Has the gateway hang.
+    pub(crate) fn hang_gateway(&self) {
+        let gateway = self.gateway().expect("no gateway process").to_string();
+        assert!(Command::new("kill").args(["-STOP", &gateway]).status().unwrap().success());
+    }
+
+    /// What an agent that died early in a start leaves of a run: folders, and a file that hadn't got its name.
+    pub(crate) fn leave_half_a_start(&self, run: &str) {
+        let state = self.folder.path().join("state");
+        fs::create_dir_all(Path::new("/run").join(&self.name).join("runs").join(run)).unwrap();
+        fs::create_dir_all(state.join("runs").join(run)).unwrap();
+        fs::create_dir_all(state.join("live")).unwrap();
+        fs::write(state.join("live").join(run).with_extension("new"), "{").unwrap();
+    }
+
+    /// Files of runs that are known on disk.
+    pub(crate) fn live_files(&self) -> usize {
+        fs::read_dir(self.folder.path().join("state/live")).into_iter().flatten().count()
+    }
+
     /// Ends the gateway as a crash would.
     pub(crate) fn kill_gateway(&self) {
         let gateway = self.gateway().expect("no gateway process");

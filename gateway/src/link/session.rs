@@ -123,7 +123,9 @@ impl Link {
         let hello = ToAgent::Hello {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             contract: CONTRACT.to_owned(),
-            has_listeners: self.has_listeners,
+            // Those of an agent that died before they were served count: as long as they are open here, no agent can
+            // open others.
+            has_listeners: self.has_listeners || self.held.is_some(),
         };
         session.socket.send(&seqpacket::encode(&hello)?).await?;
         let answer = session.socket.receive(&mut session.scratch);
@@ -137,7 +139,7 @@ impl Link {
 
     async fn set_up(&mut self, setup: Setup, fds: Vec<OwnedFd>) -> Result<(), SessionError> {
         self.gateway.set_up(Settings::new(setup)?);
-        if self.has_listeners {
+        if self.has_listeners || self.held.is_some() {
             return Ok(());
         }
         if fds.len() != LISTENERS.len() {

@@ -1,18 +1,22 @@
 //! No record, no passage: the log can't be written, or the agent is gone (B7).
 
-use std::time::Duration;
+use std::{net::UdpSocket, os::fd::AsFd as _, time::Duration};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use strait_contract::{
     code::Code,
+    message::{MAX_PACKET, ToAgent, ToGateway},
     record::{Body, Kind, Unrecorded},
+    seqpacket,
 };
+use strait_gateway::{FlowSource, Gateway, link::Link};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
     agent::Mood,
     client::get,
     origin::{self, Origin},
-    world::{ALL_OK, World},
+    world::{ALL_OK, Ca, Options, World, setup},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,4 +145,32 @@ async fn a_client_that_goes_away_is_on_record_and_its_request_is_cancelled() {
     );
     assert_eq!(world.log.done_of(Kind::Request, 1).await[0].code, Some(Code::ClientGone));
     world.log.settled().await;
+}
+
+/// An agent may die between its setup and its last announcement. The listeners that came with it are open in the
+/// gateway, so no later agent could open others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listeners_that_came_and_were_not_served_yet_are_told_of_and_served_later() {
+    let (gateway, queue, questions) = Gateway::new(FlowSource::new(|_, _| None));
+    let (mut link, mut handover) = Link::new("/nowhere".as_ref(), gateway, queue, questions);
+    let mut told = Vec::new();
+    for dies in [true, false] {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (agent, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let setup = setup(&Options::default(), &Ca::new(), &Ca::new());
+        let sockets: Vec<_> = (0..4).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        let fds: Vec<_> = sockets.iter().map(|socket| socket.as_fd()).collect();
+        let message = seqpacket::encode(&ToGateway::Setup(Box::new(setup))).unwrap();
+        seqpacket::send(&agent, &message, if dies { &fds } else { &[] }).unwrap();
+        if !dies {
+            seqpacket::send(&agent, &seqpacket::encode(&ToGateway::Announced).unwrap(), &[]).unwrap();
+        }
+        // What was sent before is read yet; then the link is over.
+        rustix::net::shutdown(&agent, rustix::net::Shutdown::Write).unwrap();
+        let _ = link.serve(theirs).await;
+        let (hello, _): (ToAgent, _) = seqpacket::receive(&agent, &mut vec![0; MAX_PACKET]).unwrap();
+        let ToAgent::Hello { has_listeners, .. } = hello else { panic!("{hello:?}") };
+        told.push((has_listeners, handover.try_recv().is_ok()));
+    }
+    assert_eq!(told, [(false, false), (true, true)], "(has listeners, serves them)");
 }

@@ -136,22 +136,7 @@ impl World {
             let _ = link.serve(socket).await;
             link
         }));
-        let setup = Setup {
-            gateway: GATEWAY,
-            resolver: Resolver::Servers(vec!["127.0.0.1:1".parse().unwrap()]),
-            proxy: None,
-            hosts: NAMES
-                .iter()
-                .filter(|name| **name != "evil.test")
-                .map(|name| ((*name).to_owned(), GATEWAY.into()))
-                .collect(),
-            passthrough: vec!["PASS.test.".to_owned()],
-            doh: self.options.doh.clone(),
-            anchors: self.origin_ca.pem.clone(),
-            system_anchors: false,
-            ca: Intermediate { chain: run_ca.pem.clone(), key: Secret::new(run_ca.key.clone()) },
-            limits: self.options.limits.clone(),
-        };
+        let setup = setup(&self.options, &self.origin_ca, run_ca);
         agent.tell(ToGateway::Setup(Box::new(setup)), self.listeners.take().unwrap_or_default());
         agent.tell(ToGateway::Announced, Vec::new());
         agent.tell(ToGateway::RunStarted(run_info()), vec![names()]);
@@ -209,6 +194,26 @@ impl World {
 
     pub fn stop(&self) {
         self.stop.send_replace(true);
+    }
+}
+
+/// What an agent sends first.
+pub fn setup(options: &Options, origin_ca: &Ca, run_ca: &Ca) -> Setup {
+    Setup {
+        gateway: GATEWAY,
+        resolver: Resolver::Servers(vec!["127.0.0.1:1".parse().unwrap()]),
+        proxy: None,
+        hosts: NAMES
+            .iter()
+            .filter(|name| **name != "evil.test")
+            .map(|name| ((*name).to_owned(), GATEWAY.into()))
+            .collect(),
+        passthrough: vec!["PASS.test.".to_owned()],
+        doh: options.doh.clone(),
+        anchors: origin_ca.pem.clone(),
+        system_anchors: false,
+        ca: Intermediate { chain: run_ca.pem.clone(), key: Secret::new(run_ca.key.clone()) },
+        limits: options.limits.clone(),
     }
 }
 
