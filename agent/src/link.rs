@@ -35,7 +35,13 @@ use tokio::{
 };
 
 use self::calls::Calls;
-use crate::{activity::Processes, instance::Instance, listeners::Listeners, log::Log, readiness};
+use crate::{
+    activity::Processes,
+    instance::Instance,
+    listeners::Listeners,
+    log::{Batch, Log},
+    readiness,
+};
 
 /// How long a gateway may take to compile policies.
 const COMPILE_WITHIN: Duration = Duration::from_secs(30);
@@ -347,13 +353,15 @@ impl Link {
         });
     }
 
-    /// Writes the last lines of calls whose gateway has died.
+    /// Writes the last lines of calls whose gateway has died, but of those that it ended over another connection.
     pub(crate) async fn end_calls(&self, calls: Calls) {
-        for record in calls.last_lines() {
-            // By itself, since one may belong to a run that has ended: then its chain is sealed.
-            if let Err(why) = self.0.parts.log.append(vec![record]).await {
-                tracing::warn!(%why, "the end of a call whose gateway died can't be put on record");
-            }
+        // Each by itself, since one may belong to a run that has ended: then its chain is sealed.
+        let alone = |record| Batch { records: vec![record], may_repeat: true };
+        let batches: Vec<_> = calls.last_lines().into_iter().map(alone).collect();
+        let log = self.0.parts.log.clone();
+        let written = tokio::task::spawn_blocking(move || log.append_now(batches)).await;
+        for why in written.unwrap_or_default().into_iter().filter_map(Result::err) {
+            tracing::warn!(%why, "the end of a call whose gateway died can't be put on record");
         }
     }
 

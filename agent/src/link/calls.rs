@@ -62,8 +62,10 @@ impl Calls {
         self.0.is_empty()
     }
 
+    /// Takes others in, as far as there is room: a gateway that dials again and again would pile them up.
     pub(super) fn add(&mut self, others: Self) {
-        self.0.extend(others.0);
+        let room = MOST.saturating_sub(self.0.len());
+        self.0.extend(others.0.into_iter().take(room));
     }
 
     /// The `done` lines of calls that nobody is left to end.

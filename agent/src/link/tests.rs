@@ -447,3 +447,27 @@ async fn policies_that_were_compiled_too_late_are_taken_back() {
     gateway.send(&ToAgent::PolicyCompiled { epoch, refused: None });
     assert!(matches!(next.await.unwrap(), Ok(Applied::Live { .. })));
 }
+
+/// A gateway that loses the link and dials again ends its calls over the new one, while they are still noted as those
+/// of the old one.
+#[tokio::test]
+async fn a_call_that_was_ended_over_another_connection_has_no_second_end() {
+    use super::calls::{Begun, Calls};
+    let rig = Rig::new(0);
+    rig.start_run("r1").await;
+    let mut gateway = rig.greeted().await;
+    gateway.next().await.unwrap();
+    let decided = [activity(Some("r1"), Source::Gateway), activity(Some("r1"), Source::Gateway)];
+    assert_eq!(gateway.recorded(1, decided.to_vec()).await, None);
+    let done = Record { phase: Some(Phase::Done), ..decided[0].clone() };
+    assert_eq!(gateway.recorded(2, vec![done]).await, None);
+    let begun = Begun { run: "r1".parse().unwrap(), kind: Kind::Connect };
+    let calls: Calls = decided.iter().map(|record| (record.id, begun.clone())).collect();
+    rig.link.end_calls(calls).await;
+    let text = fs::read_to_string(rig.dir.path().join("state/runs/r1/log.jsonl")).unwrap();
+    for Record { id, .. } in &decided {
+        let ends = text.lines().filter(|line| line.contains(&id.to_string()) && line.contains("\"done\""));
+        assert_eq!(ends.count(), 1, "{text}");
+    }
+    assert_eq!(text.matches("GATEWAY_GONE").count(), 1);
+}
