@@ -12,6 +12,7 @@ pub mod end;
 pub mod environment;
 pub mod finish;
 pub mod folder;
+mod home;
 pub mod live;
 pub mod mounts;
 pub mod offline;

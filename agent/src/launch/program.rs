@@ -139,17 +139,15 @@ fn holder(path: &Path, home: &Path) -> PathBuf {
     if let Some(at) = components.iter().position(|component| MANAGERS.contains(&name(component).as_str())) {
         return components.iter().take(at + 1).collect();
     }
-    let pairs = components.windows(2).position(|pair| match pair {
-        [lib, modules] => name(lib) == "lib" && name(modules) == "node_modules",
-        _ => false,
-    });
-    if let Some(at) = pairs {
-        let prefix: PathBuf = components.iter().take(at).collect();
-        if !is_broad(&prefix, home) {
-            return prefix;
+    if let Some(at) = components.iter().position(|component| name(component) == "node_modules") {
+        let above: PathBuf = components.iter().take(at).collect();
+        let prefix = above.parent().filter(|_| above.file_name().is_some_and(|name| name == "lib"));
+        if let Some(prefix) = prefix.filter(|prefix| !is_broad(prefix, home)) {
+            return prefix.to_owned();
         }
-        // `~/.local/lib/node_modules/PACKAGE`: the folder of packages alone.
-        return components.iter().take(at + 2).collect();
+        // `~/.local/lib/node_modules`, or that of a project (`npm install`, `npx`): packages need their neighbours, and
+        // nothing else of the folder that they are in.
+        return components.iter().take(at + 1).collect();
     }
     let Some(folder) = path.parent() else { return path.to_owned() };
     if folder.file_name().is_some_and(|name| name == "bin")

@@ -23,6 +23,9 @@ use crate::instance::Instance;
 /// Places inside a run that hold nothing until something is mounted there.
 const SKELETON: &[&str] =
     &["usr", "etc", "proc", "dev", "tmp", "run", "sys", "tools/bin", "var/tmp", "opt", "mnt", "srv"];
+/// Those that everybody may write to. runc 1.1 gives a tmpfs the mode of the folder it covers, whatever its `mode=`
+/// says, so a user other than root would have no `/tmp` if these were like the others.
+const SHARED: &[&str] = &["tmp", "run", "var/tmp"];
 /// Merged-`/usr` links of the host, copied as links; on a host without them the folders are mounted.
 pub const MERGED: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
@@ -119,6 +122,9 @@ impl Folder {
         for path in SKELETON.iter().map(|name| rootfs.join(name)).chain([rootfs.clone(), self.sockets()]) {
             fs::create_dir_all(&path).map_err(failed("make", &path))?;
             open_to_all(&path)?;
+        }
+        for path in SHARED.iter().map(|name| rootfs.join(name)) {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o1777)).map_err(failed("open", &path))?;
         }
         let tools = rootfs.join("tools");
         open_to_all(&tools)?;

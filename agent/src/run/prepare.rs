@@ -3,15 +3,15 @@
 
 use std::{io, path::PathBuf};
 
-use strait_contract::{ids::AgentName, run::RunInfo};
+use strait_contract::run::RunInfo;
 
 use super::{
     Runs,
-    account::Account,
     bundle::{self, Bind, Plan},
     cgroup::RunCgroup,
     environment,
     folder::Folder,
+    home,
     live::{self, Live},
     mounts::Admitted,
     order::{Order, StartError},
@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     config::AgentConfig,
-    instance::Instance,
     log,
     netns::{RunNetns, Veth},
 };
@@ -44,7 +43,7 @@ impl Runs {
         for (index, mount) in admitted.iter().enumerate() {
             binds.push(Bind::stage(&folder, index, mount)?);
         }
-        let home = home_of(&parts.instance, &order.account, &identity.agent)?;
+        let home = home::prepare(&parts.instance, &order.account, &identity.agent, admitted)?;
         let mut configured: Vec<(String, String)> =
             profile.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let picked = order.offered_env.iter().filter(|(name, _)| profile.pass_env.contains(name)).cloned();
@@ -116,22 +115,4 @@ pub(super) fn live_of(
         shim: None,
         killed_by: None,
     })
-}
-
-/// The private home of a person for an agent; made at the first run, theirs.
-fn home_of(instance: &Instance, account: &Account, agent: &AgentName) -> Result<PathBuf, StartError> {
-    use std::os::unix::fs::{DirBuilderExt, chown};
-    let path = instance.state_dir.join("homes").join(account.uid.to_string()).join(agent.as_str());
-    let failed = |source| StartError::Home { path: path.clone(), source };
-    if !path.exists() {
-        if let Some(parent) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(failed)?;
-        }
-        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-            _ => {}
-        }
-        chown(&path, Some(account.uid), Some(account.gid)).map_err(failed)?;
-    }
-    Ok(path)
 }

@@ -209,6 +209,41 @@ fn languages_and_tools_start() {
     }
 }
 
+/// Coding agents are installed by npm, globally or in a folder; `strait run -- NAME` finds them, and what they import.
+#[test]
+fn an_npm_program_finds_the_packages_beside_it() {
+    let rig = Rig::new();
+    let project = rig.workspace("installed");
+    let packages = project.join("node_modules");
+    let write = |path: &str, text: &str| {
+        let path = packages.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    write("needed/index.js", "module.exports = 'found what it needs'\n");
+    let script =
+        "#!/usr/bin/env node\nconsole.log(require('needed'), require('fs').existsSync(process.argv[2]))\n";
+    write("@x/strait-agent-to-find/bin/cli.js", script);
+    std::fs::write(project.join("secret"), "").unwrap();
+    std::fs::create_dir(packages.join(".bin")).unwrap();
+    std::os::unix::fs::symlink(
+        "../@x/strait-agent-to-find/bin/cli.js",
+        packages.join(".bin/strait-agent-to-find"),
+    )
+    .unwrap();
+    let path = format!("{}:{}", packages.join(".bin").display(), std::env::var("PATH").unwrap());
+    let run = |extra: &[&std::ffi::OsStr]| {
+        let mut command = rig.strait();
+        command.env("PATH", &path).arg("run").arg("--workspace").arg(rig.workspace("w")).args(extra);
+        command.args(["--", "strait-agent-to-find"]).arg(project.join("secret")).output().unwrap()
+    };
+    let output = run(&[]);
+    assert_eq!(output.stdout, b"found what it needs false\n", "node: cargo xtask setup: {output:?}");
+    let shown = run(&["--ro".as_ref(), project.as_os_str()]);
+    assert_eq!(shown.stdout, b"found what it needs true\n", "the control: {shown:?}");
+}
+
 /// A program that lies in the workspace doesn't make the workspace read-only.
 #[test]
 fn a_script_of_the_workspace_may_change_the_workspace() {

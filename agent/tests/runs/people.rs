@@ -45,6 +45,28 @@ fn a_run_is_its_callers_in_every_way() {
     assert!(records.contains(&format!("\"uid\":\"{SECOND}\"")), "{records}");
 }
 
+/// Coding agents keep sockets, locks and scratch files there, and don't start without.
+#[test]
+fn everybody_can_write_to_the_temporary_folders_of_their_run() {
+    let rig = Rig::new();
+    let mark = format!("mark-{}", rig.instance.name);
+    let script = format!(
+        "for folder in /tmp /var/tmp /dev/shm /run ~ .; do touch $folder/{mark} && stat -c '%n %a' $folder; done; \
+         mkdir $(mktemp -d)/inner && echo made; touch /usr/{mark} /etc/{mark} /{mark} 2>&1"
+    );
+    let output = as_second(&rig, rig.run(&["sh", "-c", &script]));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for folder in
+        ["/tmp 1777", "/var/tmp 1777", "/dev/shm 1777", "/run 1777", "/home/agent 700", ". 777", "made"]
+    {
+        assert!(text.contains(&format!("{folder}\n")), "{folder}: {output:?}");
+    }
+    assert_eq!(text.matches("cannot touch").count(), 3, "the control: {output:?}");
+    for folder in ["/tmp", "/var/tmp", "/dev/shm", "/run"] {
+        assert!(!std::path::Path::new(folder).join(&mark).exists(), "{folder} is the run's own");
+    }
+}
+
 #[test]
 fn what_a_person_cannot_reach_they_cannot_mount() {
     let rig = Rig::new();

@@ -60,6 +60,22 @@ fn an_npm_program_under_nvm_brings_its_node() {
     assert_eq!(home.find("agent", &[bin]), program(None, &[".nvm"], &[bin]));
 }
 
+/// `npm install` without `-g`: what a package needs lies beside it, and the project's own files are not shown.
+#[test]
+fn an_npm_program_of_a_project_brings_its_neighbours_alone() {
+    let home = Home::new();
+    home.script("tools/node_modules/@x/agent/bin/cli.js", "#!/usr/bin/env node");
+    home.script("tools/node_modules/@x/agent/node_modules/y/index.js", "");
+    home.link("tools/node_modules/.bin/agent", "../@x/agent/bin/cli.js");
+    let bin = "tools/node_modules/.bin";
+    assert_eq!(home.find("agent", &[bin]), program(None, &["tools/node_modules"], &[bin]));
+    home.link(".local/bin/agent", "../lib/node_modules/@x/agent/bin/cli.js");
+    home.script(".local/lib/node_modules/@x/agent/bin/cli.js", "#!/usr/bin/env node");
+    let found = home.find("agent", &[".local/bin"]);
+    assert!(found.mounts.contains(&PathBuf::from(".local/lib/node_modules")), "{found:?}");
+    assert_eq!(found.called.as_deref(), Some(Path::new(".local/lib/node_modules/@x/agent/bin/cli.js")));
+}
+
 #[test]
 fn a_pipx_program_brings_its_environment_and_python() {
     let home = Home::new();
