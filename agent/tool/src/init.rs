@@ -50,6 +50,12 @@ const FAULTS: [Signal; 7] = [
 /// Runs the command after an optional `--` and gives its exit code: its own, or 128 and the signal that ended
 /// it, or 127 and 126 as a shell would if it can't be started.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    // Blocked before anything else, so that neither the child's end nor a signal to us is missed: the kernel drops what
+    // a PID 1 neither handles nor blocks.
+    let signals = handled();
+    if let Err(error) = signals.thread_block() {
+        return failed(format_args!("init can't block signals: {error}"));
+    }
     let mut arguments = arguments.peekable();
     if arguments.next_if(|argument| argument == WAIT).is_some()
         && let Err(error) = wait_for_word()
@@ -60,11 +66,6 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let Some(program) = arguments.next() else { return failed("init needs a command: `init -- COMMAND`") };
     let mut command = Command::new(&program);
     command.args(arguments);
-    // Blocked before the child exists, so that neither its end nor a signal to us is missed.
-    let signals = handled();
-    if let Err(error) = signals.thread_block() {
-        return failed(format_args!("init can't block signals: {error}"));
-    }
     // As PID 1 it is the reaper anyway; elsewhere it becomes one.
     let _ = set_child_subreaper(Some(getpid()));
     match spawn::leader(&mut command, claim_terminal()) {
