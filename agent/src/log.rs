@@ -32,7 +32,7 @@ use std::{
 
 use strait_contract::{
     ids::{AgentName, RecordId, RunId},
-    record::{Body, Event, Kind, Record, Unrecorded},
+    record::{Body, Decision, Event, Kind, Record, Unrecorded},
 };
 use tokio::sync::oneshot;
 
@@ -166,7 +166,7 @@ pub struct Opened {
     /// Bytes of a half-written last line that were cut.
     pub cut: u64,
     /// Calls among the last few thousand lines that have a `decided` line and no `done` line.
-    pub open: Vec<(RecordId, Kind)>,
+    pub open: Vec<(RecordId, Kind, Decision)>,
 }
 
 impl Log {

@@ -83,6 +83,30 @@ pub struct Activity {
     pub duration_us: Option<u64>,
 }
 
+impl Activity {
+    /// An activity of which nothing more is known than who saw it, what kind it is and whether it passed.
+    pub fn new(source: Source, kind: Kind, decision: Decision) -> Self {
+        Self {
+            source,
+            kind,
+            decision,
+            code: None,
+            reason: None,
+            rules: Vec::new(),
+            dst: Destination::default(),
+            proto: String::new(),
+            via: String::new(),
+            request: None,
+            dns: None,
+            stream: None,
+            process: None,
+            cookie: None,
+            count: 1,
+            duration_us: None,
+        }
+    }
+}
+
 /// Who saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {

@@ -17,7 +17,8 @@ const SELF_TEST: &str = "Strait's own self-test before the run's first process: 
 /// Events that found no room, as a record of their run.
 pub fn lost(count: u64, run: Option<RunId>) -> Record {
     let reason = format!("{count} kernel events found no room on their way to the log");
-    let activity = Activity { reason: Some(reason), count, ..activity(Kind::Lost, Decision::Deny) };
+    let activity =
+        Activity { reason: Some(reason), count, ..Activity::new(Source::Kernel, Kind::Lost, Decision::Deny) };
     log::record(run, Body::Activity(Box::new(activity)))
 }
 
@@ -49,7 +50,7 @@ pub fn seen(event: KernelEvent, run: Option<RunId>, processes: &Processes) -> Re
         process,
         cookie: event.cookie,
         count: event.count,
-        ..activity(kind(event.hook), decision)
+        ..Activity::new(Source::Kernel, kind(event.hook), decision)
     };
     Record {
         id: RecordId::now(),
@@ -58,27 +59,6 @@ pub fn seen(event: KernelEvent, run: Option<RunId>, processes: &Processes) -> Re
         ts_ms: log::now_ms(),
         boot_ns: event.boot_ns,
         body: Body::Activity(Box::new(activity)),
-    }
-}
-
-fn activity(kind: Kind, decision: Decision) -> Activity {
-    Activity {
-        source: Source::Kernel,
-        kind,
-        decision,
-        code: None,
-        reason: None,
-        rules: Vec::new(),
-        dst: Destination::default(),
-        proto: String::new(),
-        via: String::new(),
-        request: None,
-        dns: None,
-        stream: None,
-        process: None,
-        cookie: None,
-        count: 1,
-        duration_us: None,
     }
 }
 

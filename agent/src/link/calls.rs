@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use strait_contract::{
     code::Code,
     ids::{RecordId, RunId},
-    record::{Activity, Body, Decision, Destination, Kind, Phase, Record, Source},
+    record::{Activity, Body, Decision, Kind, Phase, Record, Source},
 };
 
 use crate::log;
@@ -18,6 +18,7 @@ const MOST: usize = 1 << 18;
 pub(crate) struct Begun {
     pub(crate) run: RunId,
     pub(crate) kind: Kind,
+    pub(crate) decision: Decision,
 }
 
 /// What one record does to the calls under way.
@@ -33,7 +34,8 @@ impl Step {
         match (&record.body, record.phase) {
             (_, Some(Phase::Done)) => Some(Self::Ends(record.id)),
             (Body::Activity(activity), Some(Phase::Decided)) => {
-                let begun = Begun { run: record.run.clone()?, kind: activity.kind };
+                let begun =
+                    Begun { run: record.run.clone()?, kind: activity.kind, decision: activity.decision };
                 Some(Self::Begins(record.id, begun))
             }
             _ => None,
@@ -80,25 +82,12 @@ impl FromIterator<(RecordId, Begun)> for Calls {
     }
 }
 
-/// Policy allowed the call, so the line allows; what it came to isn't known, and the line says so.
+/// It repeats what was decided; what the call came to isn't known, and the line says so.
 fn last_line(id: RecordId, begun: Begun) -> Record {
     let activity = Activity {
-        source: Source::Gateway,
-        kind: begun.kind,
-        decision: Decision::Allow,
         code: Some(Code::GatewayGone),
         reason: Some("the gateway ended before the call did: what had passed by then isn't known".to_owned()),
-        rules: Vec::new(),
-        dst: Destination::default(),
-        proto: String::new(),
-        via: String::new(),
-        request: None,
-        dns: None,
-        stream: None,
-        process: None,
-        cookie: None,
-        count: 1,
-        duration_us: None,
+        ..Activity::new(Source::Gateway, begun.kind, begun.decision)
     };
     let record = log::record(Some(begun.run), Body::Activity(Box::new(activity)));
     Record { id, phase: Some(Phase::Done), ..record }

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use strait_contract::{
     CONTRACT,
     message::{Intermediate, Limits, MAX_PACKET, Resolver, Secret, ToAgent},
-    record::{Activity, Body, Decision, Destination, Event, Kind, Phase, Record, Source, Unrecorded},
+    record::{Activity, Body, Decision, Event, Kind, Phase, Record, Source, Unrecorded},
 };
 
 use super::*;
@@ -118,22 +118,8 @@ fn activity(run: Option<&str>, source: Source) -> Record {
         ..log::record(
             run.map(|run| run.parse().unwrap()),
             Body::Activity(Box::new(Activity {
-                source,
-                kind: Kind::Connect,
-                decision: Decision::Deny,
-                code: None,
-                reason: None,
-                rules: Vec::new(),
-                dst: Destination::default(),
                 proto: "tcp".into(),
-                via: String::new(),
-                request: None,
-                dns: None,
-                stream: None,
-                process: None,
-                cookie: None,
-                count: 1,
-                duration_us: None,
+                ..Activity::new(source, Kind::Connect, Decision::Deny)
             })),
         )
     }
@@ -461,7 +447,7 @@ async fn a_call_that_was_ended_over_another_connection_has_no_second_end() {
     assert_eq!(gateway.recorded(1, decided.to_vec()).await, None);
     let done = Record { phase: Some(Phase::Done), ..decided[0].clone() };
     assert_eq!(gateway.recorded(2, vec![done]).await, None);
-    let begun = Begun { run: "r1".parse().unwrap(), kind: Kind::Connect };
+    let begun = Begun { run: "r1".parse().unwrap(), kind: Kind::Connect, decision: Decision::Allow };
     let calls: Calls = decided.iter().map(|record| (record.id, begun.clone())).collect();
     rig.link.end_calls(calls).await;
     let text = fs::read_to_string(rig.dir.path().join("state/runs/r1/log.jsonl")).unwrap();

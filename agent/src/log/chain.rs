@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use strait_contract::{
     ids::RecordId,
-    record::{Kind, Phase, Record},
+    record::{Decision, Kind, Phase, Record},
 };
 
 use super::{
@@ -81,8 +81,8 @@ pub(super) struct Mark {
     pending: usize,
 }
 
-/// A call without its `done` line, and what kind it is.
-pub(super) type Open = (RecordId, Kind);
+/// A call without its `done` line: what kind it is, what was decided.
+pub(super) type Open = (RecordId, Kind, Decision);
 
 /// What was found where a chain is taken up.
 #[derive(Debug)]
@@ -192,6 +192,8 @@ fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<Open>)> {
         phase: Option<&'a str>,
         #[serde(borrow)]
         kind: Option<&'a str>,
+        #[serde(borrow)]
+        decision: Option<&'a str>,
     }
     let mut found = VecDeque::new();
     let (mut ended, mut open) = (HashSet::new(), Vec::new());
@@ -200,7 +202,7 @@ fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<Open>)> {
         while found.len() < RECENT
             && let Some(line) = lines.next_line()?
         {
-            let Ok(Line { id, phase, kind }) = serde_json::from_slice(&line) else { continue };
+            let Ok(Line { id, phase, kind, decision }) = serde_json::from_slice(&line) else { continue };
             let phase = match phase {
                 Some("decided") => Some(Phase::Decided),
                 Some("done") => Some(Phase::Done),
@@ -211,7 +213,8 @@ fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<Open>)> {
                     ended.insert(id);
                 }
                 Some(Phase::Decided) if !ended.remove(&id) => {
-                    open.extend(kind.and_then(line::kind_named).map(|kind| (id, kind)));
+                    let decision = if decision == Some("allow") { Decision::Allow } else { Decision::Deny };
+                    open.extend(kind.and_then(line::kind_named).map(|kind| (id, kind, decision)));
                 }
                 _ => {}
             }

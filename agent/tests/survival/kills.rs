@@ -143,7 +143,7 @@ fn a_call_that_was_open_when_both_were_killed_gets_its_last_line_from_the_next_a
 fn while_the_agent_hangs_calls_are_refused_and_nothing_is_lost_when_it_goes_on() {
     let mut site = Site::new();
     settled(&mut site);
-    site.signal_agent("-STOP");
+    site.hang_agent();
     site.until("calls are refused", |site| count(site, "503") >= 3);
     site.signal_agent("-CONT");
     more(&site, "200");

@@ -145,22 +145,11 @@ impl Line {
 /// An activity of this caller that says nothing yet; refused until decided.
 pub(crate) fn blank(kind: Kind, caller: Option<&Caller>, via: Option<Via>) -> Box<Activity> {
     Box::new(Activity {
-        source: Source::Gateway,
-        kind,
-        decision: Decision::Deny,
-        code: None,
-        reason: None,
-        rules: Vec::new(),
-        dst: Destination::default(),
         proto: "tcp".to_owned(),
         via: via.map(|via| via.as_str().to_owned()).unwrap_or_default(),
-        request: None,
-        dns: None,
-        stream: None,
-        process: caller.and_then(Caller::process).map(Process::for_record),
+        process: caller.and_then(Caller::process),
         cookie: caller.and_then(|caller| caller.flow).map(|flow| flow.cookie),
-        count: 1,
-        duration_us: None,
+        ..Activity::new(Source::Gateway, kind, Decision::Deny)
     })
 }
 

@@ -3,7 +3,7 @@ use std::os::fd::AsFd as _;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, socketpair, sockopt::set_socket_send_buffer_size_force,
 };
-use strait_contract::record::{Activity, Decision, Destination, Kind};
+use strait_contract::record::{Activity, Decision, Kind};
 
 use super::*;
 use crate::{instance::Instance, log::Options};
@@ -54,22 +54,8 @@ fn answers(peer: &std::os::fd::OwnedFd) -> Vec<Option<Unrecorded>> {
 
 fn lookup(rules: usize) -> Record {
     let activity = Activity {
-        source: Source::Gateway,
-        kind: Kind::Dns,
-        decision: Decision::Deny,
-        code: None,
-        reason: None,
         rules: vec![String::new(); rules],
-        dst: Destination::default(),
-        proto: String::new(),
-        via: String::new(),
-        request: None,
-        dns: None,
-        stream: None,
-        process: None,
-        cookie: None,
-        count: 1,
-        duration_us: None,
+        ..Activity::new(Source::Gateway, Kind::Dns, Decision::Deny)
     };
     log::record(None, Body::Activity(Box::new(activity)))
 }
