@@ -9,8 +9,11 @@ use std::{
 use super::bundle::{Bundle, TOOL, cgroup2, control_pair, wait_until};
 
 fn alive(pid: u32) -> bool {
-    // A zombie that its parent hasn't collected has no command line left.
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+    // By its state and not by its command line, which is empty for a moment of `execve` too. A zombie that its parent
+    // hasn't collected is not alive.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 #[test]
