@@ -12,7 +12,10 @@ use std::{
 use strait_contract::{ids::RunId, message::Limits, run::Process};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{gateway::Gateway, record::Queue};
+use crate::{
+    gateway::Gateway,
+    record::{Entry, Queue},
+};
 
 mod batches;
 mod policies;
@@ -72,6 +75,8 @@ pub struct Link {
     /// Sessions so far.
     sessions: u64,
     kept: batches::Kept,
+    /// Entries that are about to be sent.
+    gathered: Vec<Entry>,
 }
 
 impl Link {
@@ -96,6 +101,7 @@ impl Link {
                 held: None,
                 sessions: 0,
                 kept,
+                gathered: Vec::new(),
             },
             listeners,
         )

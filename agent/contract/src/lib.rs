@@ -16,6 +16,7 @@ pub mod record;
 pub mod redact;
 pub mod run;
 pub mod seqpacket;
+pub mod spool;
 
 /// Digest of the contract's sources, compared in the hello of the link.
 pub const CONTRACT: &str = include_str!(concat!(env!("OUT_DIR"), "/contract.txt"));

@@ -150,7 +150,7 @@ impl FakeGateway {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             match seqpacket::receive(self.0.as_fd(), &mut buffer) {
-                Ok((ToGateway::Announced, _)) => {}
+                Ok((ToGateway::Announced | ToGateway::Spool, _)) => {}
                 Ok(received) => return Some(received),
                 Err(error) if error.would_block() => {
                     assert!(Instant::now() < deadline, "the agent says nothing");
@@ -231,8 +231,12 @@ async fn records_are_acknowledged_when_they_are_in_the_file() {
     );
     assert_eq!(gateway.recorded(9, vec![activity(None, Source::Gateway)]).await, None);
     assert!(rig.host_log().contains("\"source\":\"gateway\""));
-    rig.link.run_ended(&"r1".parse().unwrap());
+    let closed = rig.link.run_ended(&"r1".parse().unwrap());
     assert!(matches!(gateway.next().await, Some((ToGateway::RunEnded(_), _))));
+    gateway.send(&ToAgent::RunClosed("r1".parse().unwrap()));
+    let begun = Instant::now();
+    closed.await;
+    assert!(begun.elapsed() < CLOSED_WITHIN, "the answer counts, not the time");
     rig.log.close_run("r1".parse().unwrap()).await;
     assert_eq!(
         gateway.recorded(10, vec![activity(Some("r1"), Source::Gateway)]).await,
