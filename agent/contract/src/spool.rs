@@ -4,8 +4,8 @@
 //! both processes: the gateway takes entries out once the agent has acknowledged their records, and of a gateway that
 //! died the agent writes what is left. So a call waits for one `pwrite` and for no other process.
 //!
-//! A ring: a header of [`HEADER`] bytes that says where the oldest entry begins, then entries, each at a multiple of
-//! [`ALIGN`]. An entry is its position (which grows for ever and so tells laps apart), its length, a checksum of both and
+//! A ring: a header that says where the oldest entry begins, then entries, each at a multiple of 32
+//! bytes. An entry is its position (which grows for ever and so tells laps apart), its length, a checksum of both and
 //! of the content, a mark once it is done with, and the content. An entry that was cut short by a kill has a wrong
 //! checksum: nobody was told that it is on record.
 //!
@@ -26,8 +26,10 @@ use crate::{message::MAX_PACKET, record::Record};
 pub const BYTES: u64 = HEADER + 4 * 1024 * 1024;
 /// Bytes before the ring.
 const HEADER: u64 = 4096;
-/// What entries begin at multiples of; also the length of an entry's head.
-const ALIGN: u64 = 32;
+/// Length of an entry's head.
+const HEAD: usize = 32;
+/// What entries begin at multiples of.
+const ALIGN: u64 = HEAD as u64;
 /// Length that says: the next entry is at the ring's beginning.
 const SKIP: u32 = u32::MAX;
 /// Where in an entry its mark is.
@@ -104,8 +106,7 @@ impl Spool {
     /// # Errors
     /// [`SpoolError`].
     pub fn append(&self, records: &[&Record]) -> Result<Ticket, SpoolError> {
-        let mut bytes = vec![0; usize::try_from(ALIGN).unwrap_or(32)];
-        bytes = postcard::to_extend(records, bytes).map_err(|_| SpoolError::TooLong)?;
+        let mut bytes = postcard::to_extend(records, vec![0; HEAD]).map_err(|_| SpoolError::TooLong)?;
         let length = bytes.len() as u64 - ALIGN;
         if length > MAX_PACKET as u64 {
             return Err(SpoolError::TooLong);
@@ -128,7 +129,7 @@ impl Spool {
             return Err(SpoolError::Full);
         }
         if skipped > 0 {
-            let mut head = [0; ALIGN as usize];
+            let mut head = [0; HEAD];
             fill(&mut head, state.head, SKIP);
             self.file.write_all_at(&head, offset(state.head))?;
         }
@@ -141,7 +142,7 @@ impl Spool {
     /// I/O errors. The entries may then be written again by whoever reads the spool, who looks for repeats.
     pub fn done(&self, tickets: impl IntoIterator<Item = Ticket>) -> io::Result<()> {
         let mut state = self.state();
-        let mut written = Ok(());
+        let mut failed = None;
         let oldest = state.first;
         for Ticket(number) in tickets {
             let index = number.checked_sub(state.first).and_then(|index| usize::try_from(index).ok());
@@ -149,8 +150,7 @@ impl Spool {
             entry.done = true;
             if index != Some(0) {
                 // Behind one that waits: whoever reads the spool must not take it for one that does.
-                let mark = offset(entry.at) + MARK_AT;
-                written = written.and(self.file.write_all_at(&DONE, mark));
+                failed = self.file.write_all_at(&DONE, offset(entry.at) + MARK_AT).err().or(failed);
             }
             while state.entries.front().is_some_and(|entry| entry.done) {
                 state.entries.pop_front();
@@ -159,9 +159,9 @@ impl Spool {
         }
         if state.first != oldest {
             state.tail = state.entries.front().map_or(state.head, |entry| entry.at);
-            written = written.and(self.file.write_all_at(&state.tail.to_le_bytes(), 0));
+            failed = self.file.write_all_at(&state.tail.to_le_bytes(), 0).err().or(failed);
         }
-        written
+        failed.map_or(Ok(()), Err)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -185,7 +185,7 @@ fn room(length: u64) -> u64 {
 fn fill(entry: &mut [u8], at: u64, length: u32) {
     let content = match length {
         SKIP => &[][..],
-        length => entry.get(ALIGN as usize..ALIGN as usize + length as usize).unwrap_or_default(),
+        length => entry.get(HEAD..HEAD + length as usize).unwrap_or_default(),
     };
     let sum = checksum(at, length, content);
     let head = at.to_le_bytes().into_iter().chain(length.to_le_bytes()).chain(sum.to_le_bytes());
@@ -276,7 +276,7 @@ impl Ring {
             let next = (at / RING + 1) * RING;
             return (sum == checksum(at, length, &[])).then_some(Step::Skip { next });
         }
-        let content = entry.get(ALIGN as usize..)?.get(..usize::try_from(length).ok()?)?;
+        let content = entry.get(HEAD..)?.get(..usize::try_from(length).ok()?)?;
         let done = entry.get(16..20)? == DONE;
         let next = at + room(u64::from(length));
         (sum == checksum(at, length, content)).then_some(Step::Entry { content, done, next })

@@ -1,7 +1,8 @@
 //! The agent's end of the link, in memory.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    fs::File,
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -32,6 +33,8 @@ pub enum Mood {
 #[derive(Debug)]
 pub struct Shared {
     pub records: Mutex<Vec<Record>>,
+    /// The gateway's spool, as an agent would keep it.
+    pub spool: File,
     pub mood: Mutex<Mood>,
     pub compiled: Mutex<HashMap<u64, Option<String>>>,
     pub process: Mutex<Option<Process>>,
@@ -49,6 +52,7 @@ impl Shared {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             records: Mutex::default(),
+            spool: spool(),
             mood: Mutex::new(Mood::Writes),
             compiled: Mutex::default(),
             process: Mutex::default(),
@@ -56,14 +60,23 @@ impl Shared {
         })
     }
 
-    /// Activities in the order written, with id and phase.
+    /// Activities on record, those in the log first, with id and phase.
     pub fn activities(&self) -> Vec<(RecordId, Option<Phase>, Activity)> {
-        let records = self.records.lock().unwrap();
-        let activity = |record: &Record| match &record.body {
-            Body::Activity(activity) => Some((record.id, record.phase, Activity::clone(activity))),
+        // Read in this order: what leaves the spool is in the log before.
+        let spooled = self.spooled();
+        let mut records = self.records.lock().unwrap().clone();
+        let logged: HashSet<_> = records.iter().map(|record| (record.id, record.phase)).collect();
+        records.extend(spooled.into_iter().filter(|record| !logged.contains(&(record.id, record.phase))));
+        let activity = |record: Record| match record.body {
+            Body::Activity(activity) => Some((record.id, record.phase, *activity)),
             Body::Event(_) => None,
         };
-        records.iter().filter_map(activity).collect()
+        records.into_iter().filter_map(activity).collect()
+    }
+
+    /// What is in the spool.
+    pub fn spooled(&self) -> Vec<Record> {
+        strait_contract::spool::left(&self.spool).unwrap().batches.into_iter().flatten().collect()
     }
 
     /// `done` lines in the order written.
@@ -127,6 +140,17 @@ impl Shared {
         self.check_pairs();
     }
 
+    /// Waits until all that is on record is in the log.
+    pub async fn logged(&self) {
+        for _ in 0..500 {
+            if self.spooled().is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("what is in the log stays in the spool: {:#?}", self.spooled());
+    }
+
     /// The only refusal so far.
     pub fn only_refusal(&self) -> Activity {
         let refused: Vec<_> =
@@ -142,6 +166,12 @@ impl Shared {
     pub fn codes(&self) -> Vec<Option<Code>> {
         self.done().into_iter().map(|activity| activity.code).collect()
     }
+}
+
+fn spool() -> File {
+    let memfd = rustix::fs::memfd_create("spool", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&memfd, strait_contract::spool::BYTES).unwrap();
+    memfd.into()
 }
 
 impl Agent {
@@ -224,6 +254,7 @@ fn io_result<T>(result: Result<T, seqpacket::LinkError>) -> io::Result<T> {
 fn handle(message: ToAgent, back: &mpsc::UnboundedSender<(ToGateway, Vec<OwnedFd>)>, shared: &Shared) {
     match message {
         ToAgent::Hello { contract, .. } => assert_eq!(contract, strait_contract::CONTRACT),
+        ToAgent::RunClosed(_) => {}
         ToAgent::Records { batch, records } => {
             let refused = match *shared.mood.lock().unwrap() {
                 Mood::Writes => {

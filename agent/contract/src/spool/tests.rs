@@ -27,7 +27,10 @@ fn names(file: &File) -> Vec<String> {
         Body::Event(event) => event.name,
         other => panic!("{other:?}"),
     };
-    left.batches.into_iter().map(|records| records.into_iter().map(name).collect::<Vec<_>>().join("+")).collect()
+    left.batches
+        .into_iter()
+        .map(|records| records.into_iter().map(name).collect::<Vec<_>>().join("+"))
+        .collect()
 }
 
 #[test]
