@@ -19,6 +19,7 @@ pub(crate) fn run(agent: &str) -> RunInfo {
         started_by: "alice".to_owned(),
         labels: vec!["team-a".to_owned()],
         addresses: Vec::new(),
+        token: strait_contract::token::TokenHash::of("test"),
     }
 }
 

@@ -156,5 +156,6 @@ pub(super) fn run_info(
         started_by: user.to_owned(),
         labels: labels.to_vec(),
         addresses: Vec::new(),
+        token: strait_contract::token::TokenHash::of("explained"),
     })
 }
