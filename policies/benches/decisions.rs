@@ -93,6 +93,7 @@ fn decide(
         host: "api.ok.test",
         port: 443,
         path: &path,
+        tool: None,
         query: &[],
         query_bytes: 0,
         via: "egress",

@@ -47,6 +47,7 @@ pub(crate) fn get<'a>(host: &'a str, path: &'a str) -> HttpAsk<'a> {
         host,
         port: 443,
         path,
+        tool: None,
         query: &[],
         query_bytes: 0,
         via: "egress",
