@@ -45,10 +45,20 @@ pub struct Questions(mpsc::Receiver<Question>);
 
 #[derive(Debug)]
 enum Question {
-    Process { run: RunId, tgid: u32, answer: oneshot::Sender<Option<Process>> },
-    Credential { name: ToolName, answer: oneshot::Sender<Result<Secret, String>> },
+    Process {
+        run: RunId,
+        tgid: u32,
+        answer: oneshot::Sender<Option<Process>>,
+    },
+    Credential {
+        name: ToolName,
+        answer: oneshot::Sender<Result<Secret, String>>,
+    },
     /// No question: the run `from` presented the token of `owner`.
-    TokenMismatch { from: RunId, owner: RunId },
+    TokenMismatch {
+        from: RunId,
+        owner: RunId,
+    },
 }
 
 impl WhoIs {
@@ -76,7 +86,9 @@ impl WhoIs {
         match tokio::time::timeout(CREDENTIAL_WITHIN, told).await {
             Ok(Ok(value)) => value,
             Ok(Err(_)) => Err(away()),
-            Err(_) => Err(format!("strait-agent did not hand it over within {} s", CREDENTIAL_WITHIN.as_secs())),
+            Err(_) => {
+                Err(format!("strait-agent did not hand it over within {} s", CREDENTIAL_WITHIN.as_secs()))
+            }
         }
     }
 

@@ -97,9 +97,11 @@ fn last_line(id: RecordId, begun: Begun) -> Record {
             reason: why,
             ..Activity::new(Source::Gateway, kind, begun.decision)
         })),
-        log::Begun::Step { tool, kind } => {
-            Body::Trace(Box::new(record::Step { code, error: why, ..record::Step::new(tool, kind, begun.decision) }))
-        }
+        log::Begun::Step { tool, kind } => Body::Trace(Box::new(record::Step {
+            code,
+            error: why,
+            ..record::Step::new(tool, kind, begun.decision)
+        })),
     };
     let record = log::record(Some(begun.run), body);
     Record { id, phase: Some(Phase::Done), ..record }

@@ -19,8 +19,7 @@ use strait_contract::{
 };
 
 use super::{
-    Begun,
-    LogError, Options, RunMeta,
+    Begun, LogError, Options, RunMeta,
     head::{BadHead, Head},
     line::{self, Hash},
     read::Backward,
@@ -206,7 +205,9 @@ fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<Open>)> {
         while found.len() < RECENT
             && let Some(line) = lines.next_line()?
         {
-            let Ok(Line { id, phase, kind, decision, stream, tool }) = serde_json::from_slice(&line) else { continue };
+            let Ok(Line { id, phase, kind, decision, stream, tool }) = serde_json::from_slice(&line) else {
+                continue;
+            };
             let phase = match phase {
                 Some("decided") => Some(Phase::Decided),
                 Some("done") => Some(Phase::Done),

@@ -7,8 +7,8 @@ use serde_json::ser::Formatter;
 use sha2::{Digest, Sha256};
 use strait_contract::{
     record::{
-        Activity, Body, Decision, Destination, Dns, Event, Kind, Phase, Record, Request, Source, Step, ToolKind,
-        Traffic,
+        Activity, Body, Decision, Destination, Dns, Event, Kind, Phase, Record, Request, Source, Step,
+        ToolKind, Traffic,
     },
     redact::is_unprintable,
     run::Process,

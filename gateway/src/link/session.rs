@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     gateway::{Settings, SettingsError},
-    tools::ToolsError,
     names::NamesError,
     record::Entry,
+    tools::ToolsError,
 };
 
 /// Pause before records are sent again that the log refused.
