@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use strait_contract::{ids::RunId, message::Limits, run::RunInfo};
+use strait_contract::{ids::RunId, message::Limits, run::RunInfo, token::TokenHash};
 use tokio::sync::watch;
 
 use crate::{forward::pool::Pool, names::Names};
@@ -93,6 +93,7 @@ pub struct Runs(RwLock<Table>);
 struct Table {
     by_addr: HashMap<Ipv4Addr, Arc<Run>>,
     by_id: HashMap<RunId, Ipv4Addr>,
+    by_token: HashMap<TokenHash, Ipv4Addr>,
 }
 
 impl Runs {
@@ -105,6 +106,12 @@ impl Runs {
     pub fn by_id(&self, id: &RunId) -> Option<Arc<Run>> {
         let table = self.read();
         table.by_id.get(id).and_then(|addr| table.by_addr.get(addr)).map(Arc::clone)
+    }
+
+    /// The run whose workload token has this hash.
+    pub fn by_token(&self, hash: &TokenHash) -> Option<Arc<Run>> {
+        let table = self.read();
+        table.by_token.get(hash).and_then(|addr| table.by_addr.get(addr)).map(Arc::clone)
     }
 
     /// Every live run, in no order.
@@ -133,6 +140,7 @@ impl Runs {
         run.session.store(session, Ordering::Relaxed);
         let mut table = self.write();
         table.by_id.insert(run.info.id.clone(), run.info.addr);
+        table.by_token.insert(run.info.token, run.info.addr);
         table.by_addr.insert(run.info.addr, Arc::clone(&run));
         Ok(run)
     }
@@ -158,6 +166,7 @@ impl Runs {
         {
             let mut table = self.write();
             table.by_id.remove(&run.info.id);
+            table.by_token.remove(&run.info.token);
             table.by_addr.remove(&run.info.addr);
         }
         run.end();

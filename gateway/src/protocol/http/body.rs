@@ -1,6 +1,7 @@
 //! Bodies on their way through: frame by frame, counted, never collected.
 
 mod download;
+mod screen;
 mod upload;
 
 use std::{
@@ -14,8 +15,12 @@ use http_body::{Frame, SizeHint};
 use strait_contract::record::Unrecorded;
 use tokio::time::Sleep;
 
-pub use self::{download::Download, upload::Upload};
-pub(crate) use self::{download::Ending, upload::Wanted};
+pub use self::{download::Download, screen::TRUNCATED, upload::Upload};
+pub(crate) use self::{
+    download::Ending,
+    screen::{Orders, Source, takes_trailers},
+    upload::Wanted,
+};
 
 /// Why a body ended before its end.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +37,15 @@ pub enum Broken {
     /// The upstream answered before it asked for the body.
     #[error("the upstream answered without the body")]
     Unwanted,
+    /// It took longer than an answer may.
+    #[error("the answer took longer than it may")]
+    Late,
+    /// What is compressed can't be decoded.
+    #[error("the upstream's answer can't be decoded: {0}")]
+    Encoding(String),
+    /// It was cut, and breaking off is how the client learns of it.
+    #[error("the answer was cut at its limit")]
+    Cut,
 }
 
 /// What the gateway answers with.

@@ -25,6 +25,7 @@ use super::{
     read::{self, Asked},
 };
 use crate::{
+    call::Via,
     decide::{Refusal, Refused, decide, refuse_line},
     forward,
     limits::H2_STREAMS,
@@ -208,14 +209,24 @@ pub(crate) async fn answer(
             Err(why) => refused(why),
         },
         Asked::Tunnel(to) => proxy::tunnel(&front.context, to, request),
-        Asked::Own => endpoint::answer(&front, &request).await,
+        Asked::Own => endpoint::answer(&front, request).await,
     })
 }
 
 /// Records a request that is no call.
 pub(crate) async fn unread(front: &Front, head: &http::request::Parts, refusal: Refusal) -> Refused {
+    unread_via(front, front.via, head, refusal).await
+}
+
+/// [`unread`] where the endpoint that was asked is known.
+pub(crate) async fn unread_via(
+    front: &Front,
+    via: Via,
+    head: &http::request::Parts,
+    refusal: Refusal,
+) -> Refused {
     let (to, request) = read::facts_of(front, head);
-    let line = Line::unread(&front.context.caller, front.via, to, request);
+    let line = Line::unread(&front.context.caller, via, to, request);
     let status = words::status(refusal.code).as_u16();
     refuse_line(&front.context.gateway, &front.context.caller, line, Some(status), refusal).await
 }
