@@ -15,7 +15,7 @@ use crate::{
     decide::{Permitted, Refused},
     pipeline::Context,
     protocol::http::{
-        body::{Body, Download, Ending, Upload, Wanted},
+        body::{Body, Download, Ending, Payload, Upload, Wanted},
         headers, serve, upgrade,
     },
     record::{Guard, Outcome},
@@ -50,7 +50,7 @@ pub(crate) struct Failure {
 pub(crate) async fn send(
     context: &Context,
     permitted: Permitted,
-    mut request: Request<Incoming>,
+    mut request: Request<Payload>,
 ) -> Response<Body> {
     let (call, guard) = permitted.into_parts();
     let What::Http(http) = &call.what else {
@@ -109,7 +109,7 @@ type Outgoing = (Request<Upload>, Option<watch::Sender<Wanted>>);
 fn outgoing(
     context: &Context,
     call: &HttpCall,
-    request: Request<Incoming>,
+    request: Request<Payload>,
     protocol: Option<HeaderValue>,
     sent: &Arc<AtomicU64>,
 ) -> Result<Outgoing, Failure> {

@@ -10,6 +10,7 @@ pub mod call;
 pub mod decide;
 pub mod forward;
 pub mod gateway;
+pub mod hold;
 pub mod identify;
 pub mod limits;
 pub mod link;

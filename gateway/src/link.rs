@@ -12,9 +12,10 @@ use std::{
 use strait_contract::{ids::RunId, message::Limits, run::Process};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{gateway::Gateway, record::Queue};
+use crate::{gateway::Gateway, hold, record::Queue};
 
 mod batches;
+mod held;
 mod policies;
 mod session;
 mod socket;
@@ -34,7 +35,10 @@ pub struct WhoIs {
 
 /// Questions on their way to the agent.
 #[derive(Debug)]
-pub struct Questions(mpsc::Receiver<Question>);
+pub struct Questions {
+    processes: mpsc::Receiver<Question>,
+    held: hold::Queue,
+}
 
 #[derive(Debug)]
 struct Question {
@@ -44,10 +48,10 @@ struct Question {
 }
 
 impl WhoIs {
-    /// The asking end and the link's end.
-    pub fn new() -> (Self, Questions) {
-        let (ask, questions) = mpsc::channel(256);
-        (Self { ask }, Questions(questions))
+    /// The asking end and the link's end, to which the queue of held calls is added.
+    pub(crate) fn new(held: hold::Queue) -> (Self, Questions) {
+        let (ask, processes) = mpsc::channel(256);
+        (Self { ask }, Questions { processes, held })
     }
 
     /// Executable and digest of a process; `None` if the agent can't tell, isn't there or takes too long.

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::{
-    ids::RunId,
+    approval::{Answer, Held},
+    ids::{RecordId, RunId},
     record::{Record, Unrecorded},
     run::{Process, RunInfo},
 };
@@ -31,6 +32,13 @@ pub enum ToAgent {
     PolicyCompiled { epoch: u64, refused: Option<String> },
     /// Asks who is behind a process id of a run's flow.
     WhoIs { ticket: u64, run: RunId, tgid: u32 },
+    /// A part of what a call carries that is about to be held: at most [`crate::approval::PIECE`] bytes, in order,
+    /// nothing of another call in between.
+    HeldPiece { call: RecordId, bytes: Vec<u8> },
+    /// A call waits for a person. Answered by [`ToGateway::Answer`], at some time.
+    Held(Box<Held>),
+    /// A held call's client has gone, or the answer came too late to be used: it was not executed.
+    Withdrawn { call: RecordId },
 }
 
 /// From the agent to the gateway.
@@ -52,6 +60,8 @@ pub enum ToGateway {
     Recorded { batch: u64, refused: Option<Unrecorded> },
     /// Answer to [`ToAgent::WhoIs`].
     Process { ticket: u64, process: Option<Process> },
+    /// Answer to [`ToAgent::Held`].
+    Answer { call: RecordId, answer: Answer },
 }
 
 /// The listeners, in the order in which their descriptors are sent.

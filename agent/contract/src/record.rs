@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    approval::Approval,
     code::Code,
     ids::{RecordId, RunId},
     run::Process,
@@ -77,6 +78,8 @@ pub struct Activity {
     pub process: Option<Process>,
     /// Socket cookie: joins kernel and gateway records of one connection.
     pub cookie: Option<u64>,
+    /// What asking a person came to, if one was asked.
+    pub approval: Option<Approval>,
     /// How many like events this line stands for.
     pub count: u64,
     /// From decision to end, microseconds; only on `done` lines.
@@ -101,6 +104,7 @@ impl Activity {
             stream: None,
             process: None,
             cookie: None,
+            approval: None,
             count: 1,
             duration_us: None,
         }

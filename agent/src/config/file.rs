@@ -14,7 +14,9 @@ use strait_contract::{
 };
 
 use super::{
-    AgentConfig, Config, ConfigError, LogConfig, Network, credential,
+    AgentConfig, Config, ConfigError, LogConfig, Network,
+    approvals::ApprovalsTable,
+    credential,
     value::{Cidr, HostName, Hosts, ProxyAddress, ResolverValue, Variable},
 };
 use crate::instance::Instance;
@@ -28,6 +30,7 @@ struct File {
     limits: LimitsTable,
     log: LogTable,
     agents: BTreeMap<AgentName, AgentTable>,
+    approvals: ApprovalsTable,
 }
 
 /// Where things are, for an instance beside the installed one.
@@ -90,9 +93,11 @@ struct AgentTable {
 
 /// From text to config.
 pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let File { instance, network, hosts, limits, log, agents } = toml::from_str(text).map_err(|error| {
-        ConfigError::Text { path: path.to_owned(), message: error.to_string().trim_end().to_owned() }
-    })?;
+    let File { instance, network, hosts, limits, log, agents, approvals } =
+        toml::from_str(text).map_err(|error| ConfigError::Text {
+            path: path.to_owned(),
+            message: error.to_string().trim_end().to_owned(),
+        })?;
     let pool = network.pool;
     let config = Config {
         path: None,
@@ -100,17 +105,18 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         network: network.into_network(hosts, path)?,
         limits: limits.into_limits(path)?,
         log: log.into_config(path)?,
+        approvals: approvals.into_config(path)?,
         agents: agents.into_iter().map(|(name, table)| (name, table.into_config())).collect(),
     };
     Ok(config)
 }
 
-fn conflict(path: &Path, message: impl Into<String>) -> ConfigError {
+pub(super) fn conflict(path: &Path, message: impl Into<String>) -> ConfigError {
     ConfigError::Conflict { path: path.to_owned(), message: message.into() }
 }
 
 /// A bounded number, or its default.
-fn bounded(
+pub(super) fn bounded(
     path: &Path,
     key: &str,
     value: Option<u32>,

@@ -3,6 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use strait_contract::{
+    approval::Approval,
     code::Code,
     record::{Activity, Decision, Destination, Dns, Kind, Request, Source, Traffic},
     redact::{redact_text, redact_url},
@@ -88,6 +89,11 @@ impl Line {
     /// Puts in what the agent told of the calling process.
     pub(super) fn set_process(&mut self, process: Process) {
         self.0.process = Some(process.for_record());
+    }
+
+    /// Puts in what asking a person came to.
+    pub(super) fn set_approval(&mut self, approval: Approval) {
+        self.0.approval = Some(approval);
     }
 
     pub(super) fn rules(&self) -> &[String] {

@@ -1,6 +1,7 @@
 //! Bodies on their way through: frame by frame, counted, never collected.
 
 mod download;
+mod payload;
 mod upload;
 
 use std::{
@@ -14,8 +15,12 @@ use http_body::{Frame, SizeHint};
 use strait_contract::record::Unrecorded;
 use tokio::time::Sleep;
 
-pub use self::{download::Download, upload::Upload};
-pub(crate) use self::{download::Ending, upload::Wanted};
+pub use self::{download::Download, payload::Payload, upload::Upload};
+pub(crate) use self::{
+    download::Ending,
+    payload::{Collect, room},
+    upload::Wanted,
+};
 
 /// Why a body ended before its end.
 #[derive(Debug, thiserror::Error)]
