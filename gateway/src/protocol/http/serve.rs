@@ -207,8 +207,10 @@ pub(crate) async fn answer(
             let mut body = Payload::Live(body);
             let carried = Carried::Http { head: &head.headers, body: &mut body };
             match decide_with(&front.context.gateway, *call, carried).await {
+                // On the heap, so that a call that waits for a person doesn't take the room of one that is sent.
                 Ok(permitted) => {
-                    forward::send(&front.context, permitted, Request::from_parts(head, body)).await
+                    let request = Request::from_parts(head, body);
+                    Box::pin(forward::send(&front.context, permitted, request)).await
                 }
                 Err(why) => refused(why),
             }
