@@ -8,6 +8,7 @@
 
 pub(crate) mod calls;
 mod credentials;
+mod held;
 mod memory;
 mod reader;
 mod session;
@@ -45,6 +46,7 @@ use self::{
 };
 use crate::{
     activity::Processes,
+    approval::Approvals,
     instance::Instance,
     listeners::Listeners,
     log::{Batch, Log},
@@ -64,6 +66,8 @@ pub struct Parts {
     pub log: Log,
     /// Who is behind a process id.
     pub processes: Processes,
+    /// Who asks people about calls that wait.
+    pub approvals: Approvals,
     /// The listeners for gateways that have none.
     pub listeners: Listeners,
     /// The setup of a gateway that starts, with a fresh intermediate; an error is told in the log.
@@ -278,6 +282,7 @@ impl Link {
     ///
     /// The answer comes when the records that the gateway had made by then are in the log, or won't be soon.
     pub fn run_ended(&self, id: &RunId) -> impl Future<Output = ()> + use<> {
+        self.0.parts.approvals.run_ended(id);
         let (closed, answer) = oneshot::channel();
         {
             let mut state = self.state();

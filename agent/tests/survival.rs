@@ -10,6 +10,7 @@
 )]
 
 mod survival {
+    mod approvals;
     mod kernel;
     mod kills;
     mod site;

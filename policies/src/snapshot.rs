@@ -1,6 +1,9 @@
 //! One loaded policy set, ready to decide.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use cedar_policy::{AuthorizationError, Authorizer, Decision, Policy, Response};
 use jiff::tz::TimeZone;
@@ -34,6 +37,8 @@ pub struct Snapshot {
     digest: String,
     rules: usize,
     path_rules: Vec<PathRule>,
+    /// Seconds of each `@approval_timeout`, by rule.
+    timeouts: BTreeMap<String, u64>,
     epoch: u64,
     /// Of this set alone, while an epoch may come again.
     serial: u64,
@@ -71,6 +76,7 @@ impl Snapshot {
                 digest,
                 rules: rules.len(),
                 path_rules: inspected::path_rules(model, &rules),
+                timeouts: rules.iter().filter_map(timeout).collect(),
                 epoch,
                 serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             })
@@ -87,6 +93,7 @@ impl Snapshot {
             digest: digest::of(&[]),
             rules: 0,
             path_rules: Vec::new(),
+            timeouts: BTreeMap::new(),
             epoch: 0,
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
         }
@@ -112,6 +119,12 @@ impl Snapshot {
     /// Names of the agents that rules name, to check against the configured ones.
     pub fn named_agents(&self) -> impl Iterator<Item = &str> {
         self.names.of_type("Agent")
+    }
+
+    /// How long a call that these rules hold may wait for a person, seconds: the shortest `@approval_timeout` among
+    /// them, if one has any.
+    pub fn approval_timeout(&self, rules: &[String]) -> Option<u64> {
+        rules.iter().filter_map(|rule| self.timeouts.get(rule)).min().copied()
     }
 
     /// The number this set was compiled under.
@@ -177,6 +190,10 @@ impl Snapshot {
     pub(crate) fn buckets(&self, question: &Question<'_>, lineage: &Lineage) -> Vec<&Bucket> {
         self.index.buckets(Action::of(&question.ask), question.run.agent.as_str(), lineage)
     }
+}
+
+fn timeout(rule: &load::Rule) -> Option<(String, u64)> {
+    Some((rule.id.clone(), load::seconds(annotation(&rule.policy, "approval_timeout")?)?))
 }
 
 /// The rules that can concern a call.
