@@ -37,7 +37,7 @@ pub enum ToAgent {
     HeldPiece { call: RecordId, bytes: Vec<u8> },
     /// A call waits for a person. Answered by [`ToGateway::Answer`], at some time.
     Held(Box<Held>),
-    /// A held call's client has gone, or the answer came too late to be used: it was not executed.
+    /// A held call is not waited for any more: its client has gone. If its answer is on the way, that is not used.
     Withdrawn { call: RecordId },
 }
 

@@ -224,8 +224,8 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                 });
             }
             News::Message(ToAgent::HeldPiece { call, bytes }) => pieces.take(call, &bytes),
-            News::Message(ToAgent::Held(held)) => held::ask(link, number, held, &mut pieces),
-            News::Message(ToAgent::Withdrawn { call }) => link.0.parts.approvals.withdrawn(call),
+            News::Message(ToAgent::Held(held)) => held::ask(link, number, held, &mut pieces).await,
+            News::Message(ToAgent::Withdrawn { call }) => held::withdraw(link, call).await,
             News::Message(ToAgent::Hello { .. } | ToAgent::Records { .. }) => {}
             News::Over(over, left) => {
                 calls.add(left);

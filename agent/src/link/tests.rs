@@ -19,6 +19,8 @@ use crate::{
     log::{self, Options, RunMeta},
 };
 
+mod held;
+
 /// A user that is neither root nor anyone else's in these tests.
 const GATEWAY: u32 = 64_777;
 

@@ -8,7 +8,10 @@ use strait_contract::{
     message::{Limits, PolicyFile, ToGateway},
     record::{Decision, Kind},
 };
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{
     client::{answer, ask},
@@ -281,6 +284,33 @@ async fn the_end_of_a_run_ends_what_it_holds() {
     world.say(&held[0].0, granted());
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(origin.seen().is_empty());
+    world.log.settled().await;
+}
+
+/// Nobody reads it, so what is shown is where it goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_waits_too_and_is_carried_once_approved() {
+    let echo = crate::origin::echo().await;
+    let rule = format!(r#"Endpoint::"ok.test:{}""#, echo.port());
+    let world = World::with(&format!(
+        r#"@id("ask") @approval permit(principal, action == Action::"connect", resource == {rule});"#
+    ))
+    .await;
+    let mut stream = world.connect("ok.test", echo.port()).await;
+    stream.write_all(b"\x01\x02").await.unwrap();
+    let held = world.log.held(1).await;
+    let shown = &held[0].0.shown;
+    assert_eq!(
+        (shown.action.as_str(), shown.target.clone()),
+        ("connect", format!("ok.test:{}", echo.port()))
+    );
+    world.say(&held[0].0, granted());
+    let mut got = [0; 2];
+    tokio::time::timeout(Duration::from_secs(5), stream.read_exact(&mut got)).await.unwrap().unwrap();
+    assert_eq!(got, [1, 2]);
+    drop(stream);
+    let done = world.log.done_of(Kind::Stream, 1).await;
+    assert_eq!(done[0].approval.as_ref().map(|approval| approval.outcome), Some(Outcome::Granted));
     world.log.settled().await;
 }
 

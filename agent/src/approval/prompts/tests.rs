@@ -105,6 +105,7 @@ fn an_approval_that_nobody_waits_for_serves_one_identical_call_within_ten_minute
     rig.prompts.withdraw(call);
     rig.approve(&id, Scope::Times(1), 700);
     assert!(!rig.is_granted(2, 1301), "too late, whether or not the end was noticed");
+    assert_eq!(rig.approve(&id, Scope::Times(1), 1302).len(), 1, "and asked about again");
 }
 
 #[test]
