@@ -6,6 +6,7 @@
 mod approvals;
 mod credential;
 mod file;
+mod tool;
 mod value;
 
 use std::{
@@ -19,13 +20,14 @@ use std::{
 use serde::Deserialize;
 use strait_contract::{
     ids::AgentName,
-    message::{Intermediate, Limits, Resolver, Setup, UpstreamProxy},
+    message::{Intermediate, Limits, Resolver, Secret, Setup, UpstreamProxy},
     run::Range,
+    tool::{Placement, ToolName, Tools},
 };
 
 use crate::{instance::Instance, log};
 
-pub use credential::CredentialError;
+pub use credential::{CredentialError, Reference};
 
 /// The installed instance's config file.
 pub const DEFAULT_PATH: &str = "/etc/strait/strait.toml";
@@ -45,8 +47,23 @@ pub struct Config {
     pub log: LogConfig,
     /// Agents by name.
     pub agents: BTreeMap<AgentName, AgentConfig>,
+    /// Tools, as the gateway is told of them.
+    pub tools: Tools,
+    /// Credentials by name, unresolved.
+    pub credentials: BTreeMap<ToolName, Credential>,
     /// How people are asked.
     pub approvals: ApprovalConfig,
+}
+
+/// A credential as configured: a reference, never a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    /// Where its value comes from.
+    pub from: Reference,
+    /// Where it goes in a request.
+    pub send: Placement,
+    /// How long the gateway may keep it, seconds.
+    pub ttl_seconds: u32,
 }
 
 /// How people are asked about calls that policy holds.
@@ -118,6 +135,8 @@ pub struct AgentConfig {
     pub addresses: Vec<Range>,
     /// Whether a container may choose it by label or variable.
     pub selectable: bool,
+    /// Tools that its runs may address; `None`: all, as far as policy permits.
+    pub tools: Option<Vec<ToolName>>,
 }
 
 /// Why a config was refused.
@@ -190,6 +209,16 @@ impl Config {
     /// An agent's config; one that isn't configured has the defaults.
     pub fn agent(&self, name: &AgentName) -> AgentConfig {
         self.agents.get(name).cloned().unwrap_or_else(AgentConfig::unnamed)
+    }
+
+    /// A credential's value now. Blocks, as long as a program may take.
+    ///
+    /// # Errors
+    /// Why there is none, in words that show nothing of it.
+    pub fn credential(&self, name: &ToolName) -> Result<Secret, String> {
+        let credential = self.credentials.get(name);
+        let credential = credential.ok_or_else(|| format!("there is no `[credentials.{name}]`"))?;
+        credential.from.resolve().map_err(|error| error.to_string())
     }
 
     /// What the gateway is told at its start.

@@ -7,11 +7,13 @@
 //! Architecture invariant: nothing the gateway sends chooses a path, a process to start or a kernel object.
 
 pub(crate) mod calls;
+mod credentials;
 mod held;
 mod memory;
 mod reader;
 mod session;
 mod socket;
+mod tokens;
 
 use std::{
     collections::BTreeMap,
@@ -25,10 +27,11 @@ use std::{
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use strait_contract::{
     ids::RunId,
-    message::{PolicyFile, Setup, ToGateway},
+    message::{PolicyFile, Secret, Setup, ToGateway},
     names,
     run::RunInfo,
     seqpacket::{self, LinkError},
+    tool::{ToolName, Tools},
 };
 use tokio::{
     io::unix::AsyncFd,
@@ -60,6 +63,10 @@ pub struct Parts {
     pub listeners: Listeners,
     /// The setup of a gateway that starts, with a fresh intermediate; an error is told in the log.
     pub setup: Box<dyn Fn() -> Result<Setup, String> + Send + Sync>,
+    /// The tools as configured now.
+    pub tools: Box<dyn Fn() -> Tools + Send + Sync>,
+    /// A credential's value now, or why there is none. May block.
+    pub credential: Box<dyn Fn(&ToolName) -> Result<Secret, String> + Send + Sync>,
     /// Synthetic names a run may have ([`strait_contract::message::Limits::names_per_run`]).
     pub names_per_run: u32,
 }
@@ -234,6 +241,20 @@ impl Link {
         state.runs.insert(info.id.clone(), Announced { info, names });
         state.send(packet);
         Ok(())
+    }
+
+    /// Tells a connected gateway of the tools as configured now.
+    ///
+    /// # Errors
+    /// [`ServeError::Message`] if they don't fit a packet, which a checked config rules out.
+    pub fn set_tools(&self) -> Result<(), ServeError> {
+        let packet = self.tools()?;
+        self.state().send(packet);
+        Ok(())
+    }
+
+    fn tools(&self) -> Result<Packet, LinkError> {
+        Packet::new(&ToGateway::Tools(Box::new((self.0.parts.tools)())), Vec::new())
     }
 
     /// Tells the gateway that a run is over: it closes the run's connections and writes their last records, for

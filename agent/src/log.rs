@@ -32,7 +32,7 @@ use std::{
 
 use strait_contract::{
     ids::{AgentName, RecordId, RunId},
-    record::{Body, Decision, Event, Kind, Record, Unrecorded},
+    record::{Body, Decision, Event, Kind, Record, ToolKind, Unrecorded},
 };
 use tokio::sync::oneshot;
 
@@ -166,7 +166,21 @@ pub struct Opened {
     /// Bytes of a half-written last line that were cut.
     pub cut: u64,
     /// Calls among the last few thousand lines that have a `decided` line and no `done` line.
-    pub open: Vec<(RecordId, Kind, Decision)>,
+    pub open: Vec<(RecordId, Begun, Decision)>,
+}
+
+/// What a `decided` line without its `done` line is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// Activity.
+    Activity(Kind),
+    /// A step of the trace.
+    Step {
+        /// The tool.
+        tool: String,
+        /// Its kind.
+        kind: ToolKind,
+    },
 }
 
 impl Log {

@@ -23,6 +23,7 @@ pub mod process;
 pub mod seccomp;
 pub mod shim;
 pub mod start;
+mod token;
 pub mod trust;
 
 use std::{

@@ -7,6 +7,7 @@ use strait_policies::{Ask, HttpAsk};
 
 use crate::{
     runs::Run,
+    tools::Tool,
     url::{Host, Name, Target},
 };
 
@@ -34,6 +35,10 @@ pub enum Via {
     Egress,
     /// The client used the gateway as an explicit proxy.
     Proxy,
+    /// The client called a tool at the gateway's own address.
+    Tool,
+    /// The client named a page to the web tool.
+    Web,
 }
 
 impl Via {
@@ -42,6 +47,8 @@ impl Via {
         match self {
             Self::Egress => "egress",
             Self::Proxy => "proxy",
+            Self::Tool => "tool",
+            Self::Web => "web",
         }
     }
 }
@@ -85,6 +92,8 @@ pub struct HttpCall {
     pub content_type: Option<String>,
     /// Decoded query pairs in order.
     pub query: Vec<(String, String)>,
+    /// The tool that it is a call of: then it is a step of the trace.
+    pub tool: Option<Arc<Tool>>,
 }
 
 /// The far end of a stream.
@@ -111,6 +120,14 @@ impl Call {
         Self { id: RecordId::now(), caller, via, what }
     }
 
+    /// The tool that it is a call of.
+    pub(crate) fn tool(&self) -> Option<&Arc<Tool>> {
+        match &self.what {
+            What::Http(call) => call.tool.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The call in the words of policy.
     pub(crate) fn ask(&self) -> Ask<'_> {
         match &self.what {
@@ -130,6 +147,7 @@ impl HttpCall {
         HttpAsk {
             body_bytes: self.body_bytes,
             content_type: self.content_type.as_deref(),
+            tool: self.tool.as_ref().map(|tool| tool.name.as_str()),
             ..HttpAsk::to(self.method.as_str(), &self.target, &self.query, via.as_str())
         }
     }

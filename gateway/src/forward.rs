@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
-use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use strait_contract::code::Code;
@@ -12,17 +12,21 @@ use tokio::sync::watch;
 
 use crate::{
     call::{Call, HttpCall, What},
+    credential::Ready,
     decide::{Permitted, Refused},
     pipeline::Context,
     protocol::http::{
-        body::{Body, Download, Ending, Payload, Upload, Wanted},
+        body::{Body, Download, Ending, Orders, Payload, Upload, Wanted},
         headers, serve, upgrade,
     },
     record::{Guard, Outcome},
     refuse,
+    runs::Run,
+    token, tools,
 };
 
 pub mod dial;
+mod errand;
 pub mod pool;
 pub mod proxy;
 pub mod resolve;
@@ -37,6 +41,8 @@ struct Sending {
     guard: Guard,
     sent: Arc<AtomicU64>,
     wanted: Option<watch::Sender<Wanted>>,
+    /// What is done to the answer, if anything is.
+    orders: Option<Orders>,
 }
 
 /// Why a permitted request got no answer.
@@ -52,23 +58,35 @@ pub(crate) async fn send(
     permitted: Permitted,
     mut request: Request<Payload>,
 ) -> Response<Body> {
+    let ready = credential(context, &permitted).await;
     let (call, guard) = permitted.into_parts();
     let What::Http(http) = &call.what else {
         // A call that isn't HTTP comes by another way.
         let failure = Failure { code: Code::Internal, reason: "the call is not one of HTTP".to_owned() };
         return failed(call.id, guard, failure).await;
     };
-    let protocol = headers::upgrade(request.headers()).filter(|_| request.version() == Version::HTTP_11);
+    let ready = match ready {
+        Ok(ready) => ready,
+        Err(reason) => {
+            return failed(call.id, guard, Failure { code: Code::CredentialUnavailable, reason }).await;
+        }
+    };
+    let orders = errand::orders(context, http, ready.as_deref(), request.headers());
+    // What a tool answers is looked at, and a stream of another protocol can't be.
+    let upgradable = http.tool.is_none() && request.version() == Version::HTTP_11;
+    let protocol = headers::upgrade(request.headers()).filter(|_| upgradable);
     let client_side = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
     let sent = Arc::new(AtomicU64::new(0));
-    let (outgoing, wanted) = match outgoing(context, http, request, protocol, &sent) {
+    let dressed = errand::Dressed { call: http, ready: ready.as_deref() };
+    let (outgoing, wanted) = match outgoing(context, &dressed, request, protocol, &sent) {
         Ok(outgoing) => outgoing,
         Err(failure) => return failed(call.id, guard, failure).await,
     };
     let kind = kind(http, client_side.is_some());
     let asked = context.caller.run.pool.send(&context.settings, kind, outgoing);
-    let answer = tokio::time::timeout(context.idle_time(), asked).await;
-    let sending = Sending { call, guard, sent, wanted };
+    let patience = orders.as_ref().and_then(|orders| orders.within).unwrap_or_else(|| context.idle_time());
+    let answer = tokio::time::timeout(patience.min(context.idle_time()), asked).await;
+    let sending = Sending { call, guard, sent, wanted, orders };
     let mut answer = match answer {
         Ok(Ok(answer)) => answer,
         Ok(Err(failure)) => return failed(sending.call.id, sending.guard, failure).await,
@@ -95,7 +113,9 @@ pub(crate) async fn send(
 /// Which of the run's clients sends it: the version of the client is kept, since what depends on it (upgrades,
 /// gRPC) would break otherwise.
 fn kind(call: &HttpCall, upgrade: bool) -> Kind {
-    if call.version != Version::HTTP_2 || upgrade {
+    if call.tool.as_ref().is_some_and(|tool| matches!(tool.kind, tools::Kind::Web)) {
+        Kind::Public
+    } else if call.version != Version::HTTP_2 || upgrade {
         Kind::Http1
     } else if call.target.scheme() == crate::url::Scheme::Https {
         Kind::Http2
@@ -108,7 +128,7 @@ type Outgoing = (Request<Upload>, Option<watch::Sender<Wanted>>);
 
 fn outgoing(
     context: &Context,
-    call: &HttpCall,
+    dressed: &errand::Dressed<'_>,
     request: Request<Payload>,
     protocol: Option<HeaderValue>,
     sent: &Arc<AtomicU64>,
@@ -116,8 +136,7 @@ fn outgoing(
     let (head, body) = request.into_parts();
     let unsized_body = !body.is_end_stream() && body.size_hint().exact().is_none();
     let mut upload = Upload::new(body, Arc::clone(sent), context.idle_time());
-    let mut fields = head.headers;
-    headers::for_upstream(&mut fields);
+    let mut fields = dress(&context.caller.run, dressed, head.headers);
     if unsized_body && head.version == Version::HTTP_11 {
         // Without it hyper sends a GET or DELETE without the body that it has.
         fields.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -131,8 +150,8 @@ fn outgoing(
         upload = upload.gated(wanted.subscribe());
     }
     let mut outgoing = Request::new(upload);
-    *outgoing.method_mut() = call.method.clone();
-    *outgoing.uri_mut() = uri(call)?;
+    *outgoing.method_mut() = dressed.call.method.clone();
+    *outgoing.uri_mut() = dressed.uri()?;
     *outgoing.headers_mut() = fields;
     if let Some(wanted) = &wanted {
         let wanted = wanted.clone();
@@ -145,15 +164,28 @@ fn outgoing(
     Ok((outgoing, wanted))
 }
 
-/// The URL that was judged, byte for byte.
-fn uri(call: &HttpCall) -> Result<Uri, Failure> {
-    call.target.url().parse().map_err(|error| Failure {
-        code: Code::Internal,
-        reason: format!("the canonical URL can't be sent: {error}"),
-    })
+/// A caller's fields as they are sent.
+fn dress(run: &Run, dressed: &errand::Dressed<'_>, mut fields: HeaderMap) -> HeaderMap {
+    headers::for_upstream(&mut fields);
+    token::strip(&mut fields, &run.info.token);
+    dressed.put_on(&mut fields);
+    fields
 }
 
-fn expects_continue(fields: &http::HeaderMap) -> bool {
+/// A caller's fields as they are sent but for the credential: what a person is shown.
+pub(crate) fn fields(run: &Run, call: &HttpCall, fields: &HeaderMap) -> HeaderMap {
+    dress(run, &errand::Dressed { call, ready: None }, fields.clone())
+}
+
+/// What the tool of a permitted call proves itself with.
+async fn credential(context: &Context, permitted: &Permitted) -> Result<Option<Arc<Ready>>, String> {
+    match permitted.call().tool().and_then(|tool| tool.credential.as_ref()) {
+        Some(credential) => credential.ready(&context.gateway.whois).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+fn expects_continue(fields: &HeaderMap) -> bool {
     fields.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
@@ -172,8 +204,13 @@ async fn stream_back(context: &Context, sending: Sending, answer: Response<Incom
             unknown
         });
     }
-    let outcome = Outcome { status: Some(head.status.as_u16()), addr, ..Outcome::default() };
-    let Sending { call, guard, sent, wanted } = sending;
+    let mut outcome = Outcome { status: Some(head.status.as_u16()), addr, ..Outcome::default() };
+    let Sending { call, guard, sent, wanted, orders } = sending;
+    let body = match errand::screened(orders, &call, &mut head, body) {
+        Ok(body) => body,
+        Err(reason) => return failed(call.id, guard, Failure { code: Code::UpstreamProtocol, reason }).await,
+    };
+    outcome.truncated = body.is_cut();
     let ending = Ending { guard, outcome, sent, wanted };
     if body.is_end_stream() {
         // Nothing follows the head, so the head is the end of the answer.
@@ -204,6 +241,12 @@ pub(crate) async fn failed(
     if let Err(why) = guard.done(&outcome).await {
         return serve::refused(crate::decide::unrecorded(id, why));
     }
-    let hint = Some("policy permits this call; the upstream is what failed".to_owned());
+    let hint = match code {
+        Code::CredentialUnavailable => {
+            "policy permits this call; the operator is to look at the tool's credential"
+        }
+        _ => "policy permits this call; the upstream is what failed",
+    };
+    let hint = Some(hint.to_owned());
     serve::refused(Refused { id, code, rules: Vec::new(), reason, hint })
 }

@@ -22,6 +22,7 @@ use crate::{
     protocol::tls::leaf::Minter,
     record::{Queue, Recorder},
     runs::Runs,
+    tools::{Tools, ToolsError},
     url::{Host, NameError, Names},
 };
 
@@ -71,6 +72,7 @@ pub struct Gateway {
     /// Where flows come from.
     pub flows: FlowSource,
     settings: ArcSwapOption<Settings>,
+    tools: ArcSwap<Tools>,
 }
 
 /// What the agent has set up. A new agent brings new ones; calls under way keep theirs.
@@ -146,6 +148,7 @@ impl Gateway {
             desk,
             flows,
             settings: ArcSwapOption::empty(),
+            tools: ArcSwap::default(),
         };
         (Arc::new(gateway), queue, questions)
     }
@@ -153,6 +156,21 @@ impl Gateway {
     /// The settings in force; `None` before the first agent has come.
     pub fn settings(&self) -> Option<Arc<Settings>> {
         self.settings.load_full()
+    }
+
+    /// The tools in force.
+    pub fn tools(&self) -> Arc<Tools> {
+        self.tools.load_full()
+    }
+
+    /// Puts tools in force; what was kept of their credentials is dropped.
+    ///
+    /// # Errors
+    /// [`ToolsError`]: the tools in force stay.
+    pub fn set_tools(&self, told: strait_contract::tool::Tools) -> Result<(), ToolsError> {
+        let settings = self.settings().ok_or(ToolsError::Early)?;
+        self.tools.store(Arc::new(Tools::new(told, &settings.names)?));
+        Ok(())
     }
 
     /// Puts settings in force.

@@ -15,7 +15,7 @@ use strait_contract::{
     ids::RecordId,
     message::Listener,
     names::SYNTHETIC,
-    record::{Destination, Kind},
+    record::{Body, Destination, Kind},
 };
 use tokio::net::TcpStream;
 
@@ -155,5 +155,5 @@ fn stranger(gateway: &Gateway, accepted: &Accepted) {
     let mut activity = blank(Kind::Connect, None, None);
     activity.code = Some(Code::FlowUnknown);
     activity.reason = Some(format!("a connection from `{}`, which is no run's address", accepted.peer.ip()));
-    gateway.recorder.tell_once(record(RecordId::now(), None, None, *activity));
+    gateway.recorder.tell_once(record(RecordId::now(), None, None, Body::Activity(activity)));
 }

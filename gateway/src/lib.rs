@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod call;
+mod credential;
 pub mod decide;
 pub mod forward;
 pub mod gateway;
@@ -14,12 +15,15 @@ pub mod hold;
 pub mod identify;
 pub mod limits;
 pub mod link;
+mod mask;
 pub mod names;
 mod pipeline;
 pub mod protocol;
 pub mod record;
 pub mod refuse;
 pub mod runs;
+mod token;
+pub mod tools;
 
 pub use gateway::{FlowSource, Gateway, Settings};
 pub use strait_policies::url;

@@ -9,7 +9,12 @@ use std::{
     time::Duration,
 };
 
-use strait_contract::{ids::RunId, message::Limits, run::Process};
+use strait_contract::{
+    ids::RunId,
+    message::{Limits, Secret},
+    run::Process,
+    tool::ToolName,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{gateway::Gateway, hold, record::Queue};
@@ -26,6 +31,8 @@ pub use session::Handover;
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// How long a question to the agent may take before it counts as unanswered.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// How long a credential may take, a program that prints it included.
+const CREDENTIAL_WITHIN: Duration = Duration::from_secs(12);
 
 /// Asks the agent who is behind a process id.
 #[derive(Debug)]
@@ -41,10 +48,21 @@ pub struct Questions {
 }
 
 #[derive(Debug)]
-struct Question {
-    run: RunId,
-    tgid: u32,
-    answer: oneshot::Sender<Option<Process>>,
+enum Question {
+    Process {
+        run: RunId,
+        tgid: u32,
+        answer: oneshot::Sender<Option<Process>>,
+    },
+    Credential {
+        name: ToolName,
+        answer: oneshot::Sender<Result<Secret, String>>,
+    },
+    /// No question: the run `from` presented the token of `owner`.
+    TokenMismatch {
+        from: RunId,
+        owner: RunId,
+    },
 }
 
 impl WhoIs {
@@ -57,8 +75,31 @@ impl WhoIs {
     /// Executable and digest of a process; `None` if the agent can't tell, isn't there or takes too long.
     pub async fn ask(&self, run: &RunId, tgid: u32) -> Option<Process> {
         let (answer, told) = oneshot::channel();
-        self.ask.try_send(Question { run: run.clone(), tgid, answer }).ok()?;
+        self.ask.try_send(Question::Process { run: run.clone(), tgid, answer }).ok()?;
         tokio::time::timeout(ANSWER_WITHIN, told).await.ok()?.ok()?
+    }
+
+    /// A credential's value.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn credential(&self, name: &ToolName) -> Result<Secret, String> {
+        let away = || "strait-agent isn't there to hand it over".to_owned();
+        let (answer, told) = oneshot::channel();
+        self.ask.try_send(Question::Credential { name: name.clone(), answer }).map_err(|_| away())?;
+        match tokio::time::timeout(CREDENTIAL_WITHIN, told).await {
+            Ok(Ok(value)) => value,
+            Ok(Err(_)) => Err(away()),
+            Err(_) => {
+                Err(format!("strait-agent did not hand it over within {} s", CREDENTIAL_WITHIN.as_secs()))
+            }
+        }
+    }
+
+    /// Has it written down that a run presented another's workload token.
+    pub(crate) fn token_mismatch(&self, from: RunId, owner: RunId) {
+        // The refusal itself is on record; an event more or less in a flood of them tells nothing new.
+        let _ = self.ask.try_send(Question::TokenMismatch { from, owner });
     }
 }
 

@@ -15,7 +15,7 @@ use strait_contract::{
     approval::Approval,
     code::Code,
     ids::{RecordId, RunId},
-    record::{Activity, Body, Phase, Record, Unrecorded},
+    record::{Body, Phase, Record, Unrecorded},
     run::Process,
 };
 
@@ -45,8 +45,7 @@ pub fn boot_ns() -> u64 {
 }
 
 /// A record of this moment.
-pub fn record(id: RecordId, run: Option<RunId>, phase: Option<Phase>, activity: Activity) -> Record {
-    let body = Body::Activity(Box::new(activity));
+pub fn record(id: RecordId, run: Option<RunId>, phase: Option<Phase>, body: Body) -> Record {
     Record { id, run, phase, ts_ms: now_ms(), boot_ns: boot_ns(), body }
 }
 
@@ -107,10 +106,10 @@ impl Guard {
     pub async fn allow(&mut self, rules: Vec<String>) -> Result<(), Unrecorded> {
         let Some(line) = self.line.as_mut() else { return Err(Unrecorded::Malformed) };
         line.allow(rules);
-        let decided = record(self.id, Some(self.run.clone()), Some(Phase::Decided), line.activity());
+        let (decided, leg) = line.decided(self.id, &self.run);
         // Set before the wait: if the caller goes away during it, the `done` line follows all the same.
         self.state = State::Decided;
-        let written = self.recorder.ask(decided, None).await;
+        let written = self.recorder.ask(decided, leg).await;
         if let Err(lost) = &written
             && lost.surely
         {
@@ -154,14 +153,23 @@ impl Guard {
     /// [`Unrecorded`] if it could not be written in time: the end of the answer must not be released.
     pub async fn done(mut self, outcome: &Outcome) -> Result<(), Unrecorded> {
         match self.end(outcome) {
-            Some(done) => self.recorder.insist(done).await,
+            Some((done, leg)) => {
+                // In the order of the queue: when the last is on record, so is this one.
+                if let Some(leg) = leg {
+                    self.recorder.tell(leg);
+                }
+                self.recorder.insist(done).await
+            }
             None => Ok(()),
         }
     }
 
     /// Writes the `done` line without waiting.
     pub(crate) fn finish(&mut self, outcome: &Outcome) {
-        if let Some(done) = self.end(outcome) {
+        if let Some((done, leg)) = self.end(outcome) {
+            if let Some(leg) = leg {
+                self.recorder.tell(leg);
+            }
             self.recorder.tell(done);
         }
     }
@@ -176,18 +184,17 @@ impl Guard {
         self.state = State::Decided;
         let line = self.line.as_mut()?;
         line.deny(code, rules, reason);
-        let decided = record(self.id, Some(self.run.clone()), Some(Phase::Decided), line.activity());
-        let done = self.end(&Outcome { status, ..Outcome::default() })?;
+        let (decided, _) = line.decided(self.id, &self.run);
+        let (done, _) = self.end(&Outcome { status, ..Outcome::default() })?;
         Some((decided, done))
     }
 
-    fn end(&mut self, outcome: &Outcome) -> Option<Record> {
+    fn end(&mut self, outcome: &Outcome) -> Option<(Record, Option<Record>)> {
         if self.state != State::Decided {
             return None;
         }
         self.state = State::Closed;
-        let activity = self.line.take()?.done(outcome, self.begun.elapsed());
-        Some(record(self.id, Some(self.run.clone()), Some(Phase::Done), activity))
+        Some(self.line.take()?.done(self.id, &self.run, outcome, self.begun.elapsed()))
     }
 }
 

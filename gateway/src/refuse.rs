@@ -17,8 +17,9 @@ pub fn status(code: Code) -> StatusCode {
         Code::MalformedRequest | Code::UnknownProtocol => StatusCode::BAD_REQUEST,
         Code::NameMismatch => StatusCode::MISDIRECTED_REQUEST,
         Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
-        Code::NotFound => StatusCode::NOT_FOUND,
-        Code::RecordUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::TokenMissing | Code::TokenUnknown => StatusCode::UNAUTHORIZED,
+        Code::NotFound | Code::ToolUnknown => StatusCode::NOT_FOUND,
+        Code::RecordUnavailable | Code::CredentialUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::UpstreamName | Code::UpstreamUnreachable | Code::UpstreamTls | Code::UpstreamProtocol => {
             StatusCode::BAD_GATEWAY
         }

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use strait_contract::{ids::RunId, message::Limits, run::RunInfo};
+use strait_contract::{ids::RunId, message::Limits, run::RunInfo, token::TokenHash};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{forward::pool::Pool, names::Names, protocol::http::body::room};
@@ -96,6 +96,7 @@ pub struct Runs(RwLock<Table>);
 struct Table {
     by_addr: HashMap<Ipv4Addr, Arc<Run>>,
     by_id: HashMap<RunId, Ipv4Addr>,
+    by_token: HashMap<TokenHash, Ipv4Addr>,
 }
 
 impl Runs {
@@ -108,6 +109,12 @@ impl Runs {
     pub fn by_id(&self, id: &RunId) -> Option<Arc<Run>> {
         let table = self.read();
         table.by_id.get(id).and_then(|addr| table.by_addr.get(addr)).map(Arc::clone)
+    }
+
+    /// The run whose workload token has this hash.
+    pub fn by_token(&self, hash: &TokenHash) -> Option<Arc<Run>> {
+        let table = self.read();
+        table.by_token.get(hash).and_then(|addr| table.by_addr.get(addr)).map(Arc::clone)
     }
 
     /// Every live run, in no order.
@@ -136,6 +143,7 @@ impl Runs {
         run.session.store(session, Ordering::Relaxed);
         let mut table = self.write();
         table.by_id.insert(run.info.id.clone(), run.info.addr);
+        table.by_token.insert(run.info.token, run.info.addr);
         table.by_addr.insert(run.info.addr, Arc::clone(&run));
         Ok(run)
     }
@@ -161,6 +169,7 @@ impl Runs {
         {
             let mut table = self.write();
             table.by_id.remove(&run.info.id);
+            table.by_token.remove(&run.info.token);
             table.by_addr.remove(&run.info.addr);
         }
         run.end();

@@ -19,6 +19,11 @@ mod client;
 mod hold;
 #[path = "gate/http.rs"]
 mod http;
+#[path = "../src/forward/dial/tests/internet.rs"]
+#[allow(dead_code, reason = "its other users need more of it")]
+mod internet;
+#[path = "gate/mask.rs"]
+mod mask;
 #[path = "gate/origin.rs"]
 mod origin;
 #[path = "gate/outage.rs"]
@@ -27,5 +32,11 @@ mod outage;
 mod streams;
 #[path = "gate/tls.rs"]
 mod tls;
+#[path = "gate/token.rs"]
+mod token;
+#[path = "gate/tools.rs"]
+mod tools;
+#[path = "gate/web.rs"]
+mod web;
 #[path = "gate/world.rs"]
 mod world;

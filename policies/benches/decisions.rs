@@ -47,6 +47,7 @@ fn main() {
         started_by: "alice".to_owned(),
         labels: Vec::new(),
         addresses: Vec::new(),
+        token: strait_contract::token::TokenHash::of("test"),
     };
     println!(
         "{:>8} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>12}",
@@ -92,6 +93,7 @@ fn decide(
         host: "api.ok.test",
         port: 443,
         path: &path,
+        tool: None,
         query: &[],
         query_bytes: 0,
         via: "egress",

@@ -19,6 +19,7 @@ pub(crate) fn run(agent: &str) -> RunInfo {
         started_by: "alice".to_owned(),
         labels: vec!["team-a".to_owned()],
         addresses: Vec::new(),
+        token: strait_contract::token::TokenHash::of("test"),
     }
 }
 
@@ -46,6 +47,7 @@ pub(crate) fn get<'a>(host: &'a str, path: &'a str) -> HttpAsk<'a> {
         host,
         port: 443,
         path,
+        tool: None,
         query: &[],
         query_bytes: 0,
         via: "egress",

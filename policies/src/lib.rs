@@ -8,6 +8,7 @@
 //! refuses the call.
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod bounds;
 mod caller;
 mod digest;
@@ -18,6 +19,7 @@ mod fixture;
 mod format;
 mod index;
 mod inspected;
+pub mod json;
 mod lint;
 mod load;
 mod memo;
@@ -31,6 +33,7 @@ mod snapshot;
 mod suggest;
 pub mod url;
 
+pub use arguments::{Arguments, ArgumentsError, LIMITS as ARGUMENT_LIMITS};
 pub use explain::{Candidate, Explanation, Outcome};
 pub use files::{ReadError, read_dir};
 pub use format::format;

@@ -122,6 +122,7 @@ impl Names {
                 if self.urls {
                     nodes.extend(self.find("Url", &url(http)));
                 }
+                nodes.extend(http.tool.and_then(|tool| self.find("Tool", tool)));
             }
             Ask::Connect { host, address, port } => {
                 self.endpoint(&Place::of(*host, *address), *port, &mut nodes);
@@ -231,6 +232,14 @@ fn parse_endpoint(id: &str) -> Option<(&str, u16)> {
     };
     // `+443` and `0443` are numbers too, and no request is spelled so.
     (port.to_string() == digits).then_some((host, port))
+}
+
+/// Whether a configured tool can have that name: one to 63 of a-z, 0-9, `-` and `_`, the first a letter or digit.
+pub(crate) fn is_tool(name: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    (1..=63).contains(&name.len())
+        && name.bytes().all(|byte| letter(byte) || b"-_".contains(&byte))
+        && name.bytes().next().is_some_and(letter)
 }
 
 /// `Endpoint` id of a host and port, as rules write it.

@@ -60,6 +60,8 @@ pub struct HttpAsk<'a> {
     pub port: u16,
     /// Canonical path, with leading slash.
     pub path: &'a str,
+    /// The HTTP or web tool the request was made to: the URL is then in `Tool::"<tool>"` as well.
+    pub tool: Option<&'a str>,
     /// Decoded query pairs in order.
     pub query: &'a [(String, String)],
     /// Raw query length, bytes.
@@ -75,7 +77,7 @@ pub struct HttpAsk<'a> {
 }
 
 impl<'a> HttpAsk<'a> {
-    /// A request without a body for `target`, whose decoded `query` the caller keeps ([`Target::query_pairs`]).
+    /// A request without a body, to no tool, for `target`, whose decoded `query` the caller keeps ([`Target::query_pairs`]).
     pub fn to(method: &'a str, target: &'a Target, query: &'a [(String, String)], via: &'a str) -> Self {
         Self {
             method,
@@ -83,6 +85,7 @@ impl<'a> HttpAsk<'a> {
             host: target.host_text(),
             port: target.port(),
             path: target.path(),
+            tool: None,
             query,
             query_bytes: target.query().map_or(0, |query| u32::try_from(query.len()).unwrap_or(u32::MAX)),
             via,

@@ -15,7 +15,7 @@ use strait_contract::run::Process;
 use crate::{
     caller::Caller,
     model::{Action, Model},
-    names::{self, Lineage, Names},
+    names::{self, Lineage, Names, is_tool},
     question::{Ask, HttpAsk, Question},
     reads::Reads,
 };
@@ -42,6 +42,7 @@ pub(crate) fn canonical(ask: &Ask<'_>) -> Result<(), BadQuestion> {
     let odd = match ask {
         Ask::Http(http) if lower(http.method) => Some(("method", http.method)),
         Ask::Http(http) if odd_name(http.host) => Some(("host", http.host)),
+        Ask::Http(HttpAsk { tool: Some(tool), .. }) if !is_tool(tool) => Some(("tool", *tool)),
         Ask::Http(http) if odd_name(http.scheme) => Some(("scheme", http.scheme)),
         Ask::Http(http) if !http.path.starts_with('/') => Some(("path", http.path)),
         Ask::Http(HttpAsk { content_type: Some(kind), .. }) if odd_name(kind) => {

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// A rule that permits this call for its agent and as little more as a rule can say: for HTTP that method on that
-/// path of that host and port with any query, for a stream that host and port, for DNS that name and record type.
+/// path of that host and port with any query (by that tool, if it is one's), for a stream that host and port, for DNS that name and record type.
 ///
 /// The text compiles; what a run wrote stands in it only inside of string literals.
 pub fn suggest(question: &Question<'_>) -> String {
@@ -14,19 +14,26 @@ pub fn suggest(question: &Question<'_>) -> String {
     match &question.ask {
         Ask::Http(http) => {
             let HttpAsk { method, scheme, path, .. } = http;
-            let endpoint = endpoint_id(Some(http.host), http.address, http.port);
-            rule(
-                &http.host_text(),
-                &agent,
-                "http",
-                &format!("resource in Endpoint::{}", literal(&endpoint)),
-                &format!(
-                    "context.scheme == {} && context.method == {} && context.path == {}",
-                    literal(scheme),
-                    literal(method),
-                    literal(path),
+            let endpoint = literal(&endpoint_id(Some(http.host), http.address, http.port));
+            let what = format!(
+                "context.scheme == {} && context.method == {} && context.path == {}",
+                literal(scheme),
+                literal(method),
+                literal(path),
+            );
+            match http.tool {
+                Some(tool) => rule(
+                    tool,
+                    &agent,
+                    "http",
+                    &format!("resource in Tool::{}", literal(tool)),
+                    &format!("resource in Endpoint::{endpoint} && {what}"),
                 ),
-            )
+                None => {
+                    let resource = format!("resource in Endpoint::{endpoint}");
+                    rule(&http.host_text(), &agent, "http", &resource, &what)
+                }
+            }
         }
         Ask::Connect { host, address, port } => {
             let endpoint = endpoint_id(*host, *address, *port);
@@ -102,6 +109,16 @@ mod tests {
         check(connect(None, Some("2001:db8::1"), 5432), connect(None, Some("2001:db8::2"), 5432));
         let dns = |name, record_type| Ask::Dns { name, record_type };
         check(dns("_a.ok.test", "TXT"), dns("_a.ok.test", "SRV"));
+    }
+
+    #[test]
+    fn a_rule_suggested_for_a_tool_opens_nothing_but_that_path_and_only_by_the_tool() {
+        let ask = |tool, host, path| Ask::Http(HttpAsk { tool, via: "tool", ..get(host, path) });
+        let call = ask(Some("github"), "ok.test", "/a");
+        check(call.clone(), ask(None, "ok.test", "/a"));
+        check(call.clone(), ask(Some("other"), "ok.test", "/a"));
+        check(call.clone(), ask(Some("github"), "no.test", "/a"));
+        check(call, ask(Some("github"), "ok.test", "/b"));
     }
 
     proptest! {

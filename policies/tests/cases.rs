@@ -64,6 +64,7 @@ impl Case {
             started_by: "alice".to_owned(),
             labels: Vec::new(),
             addresses: Vec::new(),
+            token: strait_contract::token::TokenHash::of("test"),
         };
         let process = self.exe.clone().map(|exe| Process { exe: Some(exe), ..Process::default() });
         let at = self.at.as_deref().unwrap_or("2026-06-01T12:00:00Z");

@@ -52,7 +52,19 @@ codes! {
     DohRefused = "DOH_REFUSED",
     /// A quota of the run or of the gateway is used up.
     LimitExceeded = "LIMIT_EXCEEDED",
-    /// The endpoint or tool does not exist here.
+    /// A call to the gateway's own endpoints came without a workload token.
+    TokenMissing = "TOKEN_MISSING",
+    /// The workload token is that of no live run.
+    TokenUnknown = "TOKEN_UNKNOWN",
+    /// The workload token is that of another run than the one whose address and cgroup the call came from.
+    TokenAddressMismatch = "TOKEN_ADDRESS_MISMATCH",
+    /// A page of another origin asks the gateway's own endpoints (DNS rebinding).
+    OriginRefused = "ORIGIN_REFUSED",
+    /// No tool of this name is configured.
+    ToolUnknown = "TOOL_UNKNOWN",
+    /// The tool's credential can't be had.
+    CredentialUnavailable = "CREDENTIAL_UNAVAILABLE",
+    /// The endpoint does not exist here.
     NotFound = "NOT_FOUND",
     /// The name could not be resolved.
     UpstreamName = "UPSTREAM_NAME",

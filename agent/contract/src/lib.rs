@@ -17,6 +17,8 @@ pub mod record;
 pub mod redact;
 pub mod run;
 pub mod seqpacket;
+pub mod token;
+pub mod tool;
 
 /// Digest of the contract's sources, compared in the hello of the link.
 pub const CONTRACT: &str = include_str!(concat!(env!("OUT_DIR"), "/contract.txt"));

@@ -11,6 +11,7 @@ use crate::{
     ids::{RecordId, RunId},
     record::{Record, Unrecorded},
     run::{Process, RunInfo},
+    tool::{ToolName, Tools},
 };
 
 /// Largest packet, bytes. Policies and other long texts travel as sealed memfds instead.
@@ -39,6 +40,10 @@ pub enum ToAgent {
     Held(Box<Held>),
     /// A held call is not waited for any more: its client has gone. If its answer is on the way, that is not used.
     Withdrawn { call: RecordId },
+    /// Asks for a credential's value. Answered by [`ToGateway::Credential`].
+    Credential { ticket: u64, name: ToolName },
+    /// The run `from` presented the workload token of `owner`: an event for both.
+    TokenMismatch { from: RunId, owner: RunId },
 }
 
 /// From the agent to the gateway.
@@ -62,6 +67,10 @@ pub enum ToGateway {
     Process { ticket: u64, process: Option<Process> },
     /// Answer to [`ToAgent::Held`].
     Answer { call: RecordId, answer: Answer },
+    /// The tools from now on; follows the setup, and again after each reload. Kept credentials are to be dropped.
+    Tools(Box<Tools>),
+    /// Answer to [`ToAgent::Credential`]: the value, or why there is none, in words that show nothing of it.
+    Credential { ticket: u64, value: Result<Secret, String> },
 }
 
 /// The listeners, in the order in which their descriptors are sent.
@@ -178,6 +187,10 @@ pub struct Limits {
     pub connect_seconds: u32,
     /// Seconds an idle connection or stream may last.
     pub idle_seconds: u32,
+    /// Seconds for the whole answer to a call of the web tool.
+    pub web_seconds: u32,
+    /// Bytes of the decoded answer to a call of the web tool; it is cut there.
+    pub web_bytes: u32,
 }
 
 impl Default for Limits {
@@ -189,6 +202,8 @@ impl Default for Limits {
             head_seconds: 10,
             connect_seconds: 10,
             idle_seconds: 900,
+            web_seconds: 60,
+            web_bytes: 5 * 1024 * 1024,
         }
     }
 }

@@ -43,6 +43,8 @@ pub enum Phase {
 pub enum Body {
     /// Something left the run or tried to.
     Activity(Box<Activity>),
+    /// A step of the run: a call of a tool. Its record id is the step's.
+    Trace(Box<Step>),
     /// Something happened to the run or to Strait; no URLs or arguments in it.
     Event(Event),
 }
@@ -84,6 +86,8 @@ pub struct Activity {
     pub count: u64,
     /// From decision to end, microseconds; only on `done` lines.
     pub duration_us: Option<u64>,
+    /// The step of the trace that it belongs to.
+    pub step: Option<RecordId>,
 }
 
 impl Activity {
@@ -107,6 +111,97 @@ impl Activity {
             approval: None,
             count: 1,
             duration_us: None,
+            step: None,
+        }
+    }
+}
+
+/// A step of the trace: one call of a tool, held, refused or forwarded (A27, A28). What of it left the host is activity
+/// that bears its id.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// The step within which it was made.
+    pub parent: Option<RecordId>,
+    /// `github`, or `server/name` for a tool of an MCP server.
+    pub tool: String,
+    /// What kind of tool.
+    pub kind: ToolKind,
+    /// What it was asked for: method and canonical URL, or an MCP method; secrets hidden, bounded.
+    pub target: String,
+    /// Arguments: key-like values hidden, then cut at [`MAX_ARGUMENTS`] bytes with a mark.
+    pub args: Option<String>,
+    /// Whether it passed.
+    pub decision: Decision,
+    /// Why not, or what went wrong afterwards.
+    pub code: Option<Code>,
+    /// `@id`s of the rules that decided.
+    pub rules: Vec<String>,
+    /// Why it was refused, for people.
+    pub reason: Option<String>,
+    /// What went wrong after it was permitted.
+    pub error: Option<String>,
+    /// What asking a person came to, if one was asked.
+    pub approval: Option<Approval>,
+    /// The calling process.
+    pub process: Option<Process>,
+    /// Status the client got.
+    pub status: Option<u16>,
+    /// Body bytes from the run.
+    pub bytes_out: Option<u64>,
+    /// Body bytes to the run.
+    pub bytes_in: Option<u64>,
+    /// Whether the answer was cut at its limit.
+    pub truncated: bool,
+    /// From decision to end, microseconds; only on `done` lines.
+    pub duration_us: Option<u64>,
+}
+
+impl Step {
+    /// A step of which nothing more is known than the tool and whether it passed.
+    pub fn new(tool: String, kind: ToolKind, decision: Decision) -> Self {
+        Self {
+            parent: None,
+            tool,
+            kind,
+            target: String::new(),
+            args: None,
+            decision,
+            code: None,
+            rules: Vec::new(),
+            reason: None,
+            error: None,
+            approval: None,
+            process: None,
+            status: None,
+            bytes_out: None,
+            bytes_in: None,
+            truncated: false,
+            duration_us: None,
+        }
+    }
+}
+
+/// Most bytes of a step's arguments in a record.
+pub const MAX_ARGUMENTS: usize = 2048;
+
+/// What kind of tool a step calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToolKind {
+    /// An HTTP API.
+    Http,
+    /// Any public page.
+    Web,
+    /// An MCP server.
+    Mcp,
+}
+
+impl ToolKind {
+    /// As records spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Web => "web",
+            Self::Mcp => "mcp",
         }
     }
 }

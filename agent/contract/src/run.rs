@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ids::{AgentName, RunId},
     redact::redact_text,
+    token::TokenHash,
 };
 
 /// A run as the agent announces it.
@@ -28,6 +29,8 @@ pub struct RunInfo {
     pub labels: Vec<String>,
     /// Address ranges that the run may name by literal address (`agents.NAME.addresses`).
     pub addresses: Vec<Range>,
+    /// Hash of its workload token.
+    pub token: TokenHash,
 }
 
 /// An IPv4 range in CIDR form.

@@ -56,6 +56,7 @@ struct Check {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   strait policy explain --agent coder --http 'GET https://api.github.com/repos/acme/x'
+  strait policy explain --agent coder --tool github --http 'GET https://api.github.com/user'
   strait policy explain --agent coder --connect db.example.com:5432
   strait policy explain --agent coder --dns 'TXT example.com' --policies ./policies --json")]
 struct Explain {

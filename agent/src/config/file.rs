@@ -11,12 +11,13 @@ use strait_contract::{
     ids::AgentName,
     message::{Limits, Resolver, UpstreamProxy},
     run::Range,
+    tool::ToolName,
 };
 
 use super::{
-    AgentConfig, Config, ConfigError, LogConfig, Network,
+    AgentConfig, Config, ConfigError, LogConfig, Network, Reference,
     approvals::ApprovalsTable,
-    credential,
+    tool::{CredentialTable, Source, ToolTable},
     value::{Cidr, HostName, Hosts, ProxyAddress, ResolverValue, Variable},
 };
 use crate::instance::Instance;
@@ -31,6 +32,8 @@ struct File {
     log: LogTable,
     agents: BTreeMap<AgentName, AgentTable>,
     approvals: ApprovalsTable,
+    tools: BTreeMap<String, ToolTable>,
+    credentials: BTreeMap<String, CredentialTable>,
 }
 
 /// Where things are, for an instance beside the installed one.
@@ -70,6 +73,8 @@ struct LimitsTable {
     head_seconds: Option<u32>,
     connect_seconds: Option<u32>,
     idle_seconds: Option<u32>,
+    web_seconds: Option<u32>,
+    web_bytes: Option<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -89,24 +94,32 @@ struct AgentTable {
     pass_env: Vec<Variable>,
     addresses: Vec<Cidr>,
     selectable: bool,
+    tools: Option<Vec<ToolName>>,
 }
 
 /// From text to config.
 pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let File { instance, network, hosts, limits, log, agents, approvals } =
+    let File { instance, network, hosts, limits, log, agents, approvals, tools, credentials } =
         toml::from_str(text).map_err(|error| ConfigError::Text {
             path: path.to_owned(),
             message: error.to_string().trim_end().to_owned(),
         })?;
     let pool = network.pool;
+    let agents = agents.into_iter().map(|(name, table)| (name, table.into_config())).collect();
+    let network = network.into_network(hosts, path)?;
+    let source = Source { path, hosts: &network.hosts };
+    let credentials = source.credentials(credentials)?;
+    let tools = source.tools(tools, &credentials, &agents)?;
     let config = Config {
         path: None,
         instance: instance.into_instance(pool, path)?,
-        network: network.into_network(hosts, path)?,
+        network,
         limits: limits.into_limits(path)?,
         log: log.into_config(path)?,
         approvals: approvals.into_config(path)?,
-        agents: agents.into_iter().map(|(name, table)| (name, table.into_config())).collect(),
+        agents,
+        tools,
+        credentials,
     };
     Ok(config)
 }
@@ -196,7 +209,7 @@ impl NetworkTable {
             return Err(conflict(path, "`network.resolver` is `\"proxy\"` but `network.proxy` names none"));
         }
         let credential = proxy_credential
-            .map(|reference| credential::resolve(&reference))
+            .map(|reference| Reference::parse(&reference)?.resolve())
             .transpose()
             .map_err(|source| ConfigError::Credential { path: path.to_owned(), source })?;
         if credential.is_some() && proxy.is_none() {
@@ -249,6 +262,8 @@ impl LimitsTable {
             head_seconds,
             connect_seconds,
             idle_seconds,
+            web_seconds,
+            web_bytes,
         } = self;
         let bounded =
             |key: &str, value, default, range| bounded(path, &format!("limits.{key}"), value, default, range);
@@ -264,6 +279,8 @@ impl LimitsTable {
             head_seconds: bounded("head_seconds", head_seconds, default.head_seconds, 1..=600)?,
             connect_seconds: bounded("connect_seconds", connect_seconds, default.connect_seconds, 1..=600)?,
             idle_seconds: bounded("idle_seconds", idle_seconds, default.idle_seconds, 1..=86_400)?,
+            web_seconds: bounded("web_seconds", web_seconds, default.web_seconds, 1..=3600)?,
+            web_bytes: bounded("web_bytes", web_bytes, default.web_bytes, 1024..=1_073_741_824)?,
         })
     }
 }
@@ -284,7 +301,7 @@ impl LogTable {
 
 impl AgentTable {
     fn into_config(self) -> AgentConfig {
-        let Self { version, labels, env, pass_env, addresses, selectable } = self;
+        let Self { version, labels, env, pass_env, addresses, selectable, tools } = self;
         AgentConfig {
             version: version.unwrap_or_else(|| AgentConfig::unnamed().version),
             labels,
@@ -292,6 +309,7 @@ impl AgentTable {
             pass_env: pass_env.into_iter().map(|Variable(name)| name).collect(),
             addresses: addresses.into_iter().map(|Cidr(range)| -> Range { range }).collect(),
             selectable,
+            tools,
         }
     }
 }

@@ -183,3 +183,27 @@ impl<'de> Deserialize<'de> for Hosts {
         Ok(Self(hosts))
     }
 }
+
+/// A span of time: `90s`, `10m`, `2h`, `1d`; kept in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Span(pub u32);
+
+impl TryFrom<String> for Span {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = match text.strip_prefix(digits) {
+            Some("s") => Some(1),
+            Some("m") => Some(60),
+            Some("h") => Some(3600),
+            Some("d") => Some(86_400),
+            _ => None,
+        };
+        let seconds = digits.parse::<u32>().ok().zip(unit).and_then(|(count, unit)| count.checked_mul(unit));
+        seconds
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` isn't a span of time: write `90s`, `10m`, `2h` or `1d`"))
+    }
+}

@@ -69,6 +69,7 @@ impl Reloader {
             done.push_str("; `network`, `hosts` and `limits` hold from the gateway's next start");
         }
         self.config.send_replace(Arc::new(config));
+        self.link.set_tools().map_err(|error| error.to_string())?;
         Ok(done)
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use strait_contract::{
     code::Code,
     ids::{RecordId, RunId},
-    record::{Activity, Body, Decision, Kind, Phase, Record, Source},
+    record::{self, Activity, Body, Decision, Phase, Record, Source},
 };
 
 use crate::log;
@@ -17,7 +17,7 @@ const MOST: usize = 1 << 18;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     pub(crate) run: RunId,
-    pub(crate) kind: Kind,
+    pub(crate) what: log::Begun,
     pub(crate) decision: Decision,
 }
 
@@ -34,8 +34,13 @@ impl Step {
         match (&record.body, record.phase) {
             (_, Some(Phase::Done)) => Some(Self::Ends(record.id)),
             (Body::Activity(activity), Some(Phase::Decided)) => {
-                let begun =
-                    Begun { run: record.run.clone()?, kind: activity.kind, decision: activity.decision };
+                let what = log::Begun::Activity(activity.kind);
+                let begun = Begun { run: record.run.clone()?, what, decision: activity.decision };
+                Some(Self::Begins(record.id, begun))
+            }
+            (Body::Trace(step), Some(Phase::Decided)) => {
+                let what = log::Begun::Step { tool: step.tool.clone(), kind: step.kind };
+                let begun = Begun { run: record.run.clone()?, what, decision: step.decision };
                 Some(Self::Begins(record.id, begun))
             }
             _ => None,
@@ -84,11 +89,20 @@ impl FromIterator<(RecordId, Begun)> for Calls {
 
 /// It repeats what was decided; what the call came to isn't known, and the line says so.
 fn last_line(id: RecordId, begun: Begun) -> Record {
-    let activity = Activity {
-        code: Some(Code::GatewayGone),
-        reason: Some("the gateway ended before the call did: what had passed by then isn't known".to_owned()),
-        ..Activity::new(Source::Gateway, begun.kind, begun.decision)
+    let code = Some(Code::GatewayGone);
+    let why = Some("the gateway ended before the call did: what had passed by then isn't known".to_owned());
+    let body = match begun.what {
+        log::Begun::Activity(kind) => Body::Activity(Box::new(Activity {
+            code,
+            reason: why,
+            ..Activity::new(Source::Gateway, kind, begun.decision)
+        })),
+        log::Begun::Step { tool, kind } => Body::Trace(Box::new(record::Step {
+            code,
+            error: why,
+            ..record::Step::new(tool, kind, begun.decision)
+        })),
     };
-    let record = log::record(Some(begun.run), Body::Activity(Box::new(activity)));
+    let record = log::record(Some(begun.run), body);
     Record { id, phase: Some(Phase::Done), ..record }
 }

@@ -199,6 +199,8 @@ fn check(records: &[Record], host_records: &mut VecDeque<Instant>) -> Result<(),
         }
         match &record.body {
             Body::Activity(activity) if activity.source == Source::Gateway => {}
+            Body::Trace(_) if record.run.is_some() => {}
+            Body::Trace(_) => return Err(Refusal::Violation("a step of no run")),
             Body::Activity(_) => return Err(Refusal::Violation("a kernel record")),
             Body::Event(_) => return Err(Refusal::Violation("an event")),
         }

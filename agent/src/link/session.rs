@@ -15,9 +15,10 @@ use tokio::{
 use super::{
     Link, Packet,
     calls::Calls,
-    held,
+    credentials, held,
     reader::{self, News, Over},
     socket::{self, Peer, Socket},
+    tokens,
 };
 use crate::{authority::INTERMEDIATE_DAYS, log};
 
@@ -176,6 +177,7 @@ async fn greet(socket: &Socket, peer: Peer, link: &Link) -> Result<Greeted, Ende
         state.connections += 1;
         let number = state.connections;
         let mut queue = vec![Packet::new(&ToGateway::Setup(Box::new(setup)), listeners)?];
+        queue.push(link.tools()?);
         queue.extend(state.policy.as_ref().map(super::Policy::packet).transpose()?);
         for run in state.runs.values() {
             let message = ToGateway::RunStarted(run.info.clone());
@@ -211,6 +213,7 @@ async fn write(socket: &Socket, mut packets: mpsc::UnboundedReceiver<Packet>) ->
 async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls: &mut Calls) -> Ended {
     let questions = Arc::new(Semaphore::new(QUESTIONS));
     let mut pieces = held::Pieces::default();
+    let mut mismatches = tokens::Mismatches::default();
     while let Some(told) = news.recv().await {
         match told {
             News::Message(ToAgent::PolicyCompiled { epoch, refused }) => compiled(link, epoch, refused),
@@ -226,6 +229,11 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
             News::Message(ToAgent::HeldPiece { call, bytes }) => pieces.take(call, &bytes),
             News::Message(ToAgent::Held(held)) => held::ask(link, number, held, &mut pieces).await,
             News::Message(ToAgent::Withdrawn { call }) => held::withdraw(link, call).await,
+            News::Message(ToAgent::Credential { ticket, name }) => {
+                let Ok(permit) = Arc::clone(&questions).acquire_owned().await else { break };
+                tokio::spawn(credentials::hand_over(link.clone(), number, ticket, name, permit));
+            }
+            News::Message(ToAgent::TokenMismatch { from, owner }) => mismatches.tell(link, from, owner).await,
             News::Message(ToAgent::Hello { .. } | ToAgent::Records { .. }) => {}
             News::Over(over, left) => {
                 calls.add(left);
@@ -237,7 +245,7 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
 }
 
 /// Queues an answer for the link that asked, if it's still there. `permit` is given back once it is sent.
-fn reply(link: &Link, number: u64, message: &ToGateway, permit: OwnedSemaphorePermit) {
+pub(super) fn reply(link: &Link, number: u64, message: &ToGateway, permit: OwnedSemaphorePermit) {
     let state = link.state();
     if state.outbox.as_ref().is_some_and(|(known, _)| *known == number)
         && let Ok(packet) = Packet::new(message, Vec::new())

@@ -57,6 +57,11 @@ impl Rig {
                 Program::at(Path::new("/nonexistent")),
             ),
             setup: Box::new(|| Ok(setup())),
+            tools: Box::new(strait_contract::tool::Tools::default),
+            credential: Box::new(|name| match name.as_str() {
+                "good" => Ok(Secret::new("hunter2".into())),
+                _ => Err("there is none".into()),
+            }),
             names_per_run: 16,
         };
         let link = Link::serve(&instance, parts).unwrap();
@@ -103,6 +108,7 @@ fn info(name: &str) -> RunInfo {
         started_by: "ann".into(),
         labels: Vec::new(),
         addresses: Vec::new(),
+        token: strait_contract::token::TokenHash::of("test"),
     }
 }
 
@@ -456,7 +462,11 @@ async fn a_call_that_was_ended_over_another_connection_has_no_second_end() {
     assert_eq!(gateway.recorded(1, decided.to_vec()).await, None);
     let done = Record { phase: Some(Phase::Done), ..decided[0].clone() };
     assert_eq!(gateway.recorded(2, vec![done]).await, None);
-    let begun = Begun { run: "r1".parse().unwrap(), kind: Kind::Connect, decision: Decision::Allow };
+    let begun = Begun {
+        run: "r1".parse().unwrap(),
+        what: log::Begun::Activity(Kind::Connect),
+        decision: Decision::Allow,
+    };
     let calls: Calls = decided.iter().map(|record| (record.id, begun.clone())).collect();
     rig.link.end_calls(calls).await;
     let text = fs::read_to_string(rig.dir.path().join("state/runs/r1/log.jsonl")).unwrap();

@@ -15,11 +15,11 @@ use sha2::{Digest, Sha256};
 
 use strait_contract::{
     ids::RecordId,
-    record::{Decision, Kind, Phase, Record},
+    record::{Decision, Phase, Record},
 };
 
 use super::{
-    LogError, Options, RunMeta,
+    Begun, LogError, Options, RunMeta,
     head::{BadHead, Head},
     line::{self, Hash},
     read::Backward,
@@ -82,7 +82,7 @@ pub(super) struct Mark {
 }
 
 /// A call without its `done` line: what kind it is, what was decided.
-pub(super) type Open = (RecordId, Kind, Decision);
+pub(super) type Open = (RecordId, Begun, Decision);
 
 /// What was found where a chain is taken up.
 #[derive(Debug)]
@@ -194,6 +194,9 @@ fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<Open>)> {
         kind: Option<&'a str>,
         #[serde(borrow)]
         decision: Option<&'a str>,
+        #[serde(borrow)]
+        stream: Option<&'a str>,
+        tool: Option<String>,
     }
     let mut found = VecDeque::new();
     let (mut ended, mut open) = (HashSet::new(), Vec::new());
@@ -202,7 +205,9 @@ fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<Open>)> {
         while found.len() < RECENT
             && let Some(line) = lines.next_line()?
         {
-            let Ok(Line { id, phase, kind, decision }) = serde_json::from_slice(&line) else { continue };
+            let Ok(Line { id, phase, kind, decision, stream, tool }) = serde_json::from_slice(&line) else {
+                continue;
+            };
             let phase = match phase {
                 Some("decided") => Some(Phase::Decided),
                 Some("done") => Some(Phase::Done),
@@ -214,7 +219,13 @@ fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<Open>)> {
                 }
                 Some(Phase::Decided) if !ended.remove(&id) => {
                     let decision = if decision == Some("allow") { Decision::Allow } else { Decision::Deny };
-                    open.extend(kind.and_then(line::kind_named).map(|kind| (id, kind, decision)));
+                    let begun = if stream == Some("trace") {
+                        let tool = tool.unwrap_or_default();
+                        kind.and_then(line::tool_kind_named).map(|kind| Begun::Step { tool, kind })
+                    } else {
+                        kind.and_then(line::kind_named).map(Begun::Activity)
+                    };
+                    open.extend(begun.map(|begun| (id, begun, decision)));
                 }
                 _ => {}
             }

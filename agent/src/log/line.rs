@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 use strait_contract::{
     approval::Approval,
     record::{
-        Activity, Body, Decision, Destination, Dns, Event, Kind, Phase, Record, Request, Source, Traffic,
+        Activity, Body, Decision, Destination, Dns, Event, Kind, Phase, Record, Request, Source, Step,
+        ToolKind, Traffic,
     },
     redact::is_unprintable,
     run::Process,
@@ -58,10 +59,7 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
                 && activity.rules.iter().all(|rule| fits(rule))
                 && activity.reason.as_deref().is_none_or(&mut fits)
                 && activity.dst.name.as_deref().is_none_or(&mut fits)
-                && activity
-                    .approval
-                    .as_ref()
-                    .is_none_or(|approval| approval.by.as_deref().is_none_or(&mut fits))
+                && approved_by(activity.approval.as_ref()).as_deref().is_none_or(&mut fits)
                 && fits(&activity.proto)
                 && fits(&activity.via)
                 && activity.request.as_ref().is_none_or(|request| {
@@ -77,8 +75,26 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
                         && process.digest.as_deref().is_none_or(&mut fits)
                 })
         }
+        Body::Trace(step) => {
+            step.rules.len() <= MAX_ITEMS
+                && step.rules.iter().all(|rule| fits(rule))
+                && fits(&step.tool)
+                && fits(&step.target)
+                && [&step.args, &step.reason, &step.error, &approved_by(step.approval.as_ref())]
+                    .into_iter()
+                    .all(|text| text.as_deref().is_none_or(&mut fits))
+                && step.process.as_ref().is_none_or(|process| {
+                    fits(&process.comm)
+                        && process.exe.as_deref().is_none_or(&mut fits)
+                        && process.digest.as_deref().is_none_or(&mut fits)
+                })
+        }
     };
     each && texts <= MAX_TEXTS
+}
+
+fn approved_by(approval: Option<&Approval>) -> Option<String> {
+    approval.and_then(|approval| approval.by.clone())
 }
 
 /// Appends a record's line to `out` and gives its hash.
@@ -234,6 +250,46 @@ struct Line<'a> {
     facts: Option<&'a [(String, String)]>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     activity: Option<ActivityLine<'a>>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    trace: Option<TraceLine<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TraceLine<'a> {
+    step: strait_contract::ids::RecordId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<strait_contract::ids::RecordId>,
+    #[serde(rename = "type")]
+    step_type: &'static str,
+    tool: &'a str,
+    kind: &'static str,
+    target: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args: Option<&'a str>,
+    decision: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    rules: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval: Option<ApprovalLine<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<ProcessLine<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_out: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_in: Option<u64>,
+    #[serde(skip_serializing_if = "is_false")]
+    truncated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -241,6 +297,8 @@ struct Line<'a> {
 struct ActivityLine<'a> {
     source: &'static str,
     kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<strait_contract::ids::RecordId>,
     decision: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
@@ -347,6 +405,11 @@ fn is_one(count: &u64) -> bool {
     *count == 1
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's skip_serializing_if passes references")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
 fn facts<S: Serializer>(facts: &Option<&[(String, String)]>, to: S) -> Result<S::Ok, S::Error> {
     to.collect_map(facts.unwrap_or_default().iter().map(|(key, value)| (key, value)))
 }
@@ -359,14 +422,15 @@ impl DstLine<'_> {
 
 impl<'a> Line<'a> {
     fn new(record: &'a Record, added: &Added<'a>, clock: &mut Clock) -> Self {
-        let (event, activity) = match &record.body {
-            Body::Event(event) => (Some(event), None),
-            Body::Activity(activity) => (None, Some(&**activity)),
+        let (stream, event, activity, trace) = match &record.body {
+            Body::Event(event) => ("event", Some(event), None, None),
+            Body::Activity(activity) => ("activity", None, Some(&**activity), None),
+            Body::Trace(step) => ("trace", None, None, Some(&**step)),
         };
         Self {
             id: record.id,
             seq: added.seq,
-            stream: if event.is_some() { "event" } else { "activity" },
+            stream,
             phase: record.phase.map(|phase| match phase {
                 Phase::Decided => "decided",
                 Phase::Done => "done",
@@ -380,12 +444,12 @@ impl<'a> Line<'a> {
             event: event.map(|event: &Event| event.name.as_str()),
             facts: event.map(|event| event.facts.as_slice()).filter(|facts| !facts.is_empty()),
             activity: activity.map(|activity| ActivityLine::new(activity, record, added.boot_id)),
+            trace: trace.map(|step| TraceLine::new(step, record)),
         }
     }
 }
 
 impl<'a> ActivityLine<'a> {
-    #[expect(clippy::cast_precision_loss, reason = "microseconds of a call fit a double exactly")]
     fn new(activity: &'a Activity, record: &Record, boot_id: &str) -> Self {
         let Destination { name, addr, port } = &activity.dst;
         let run = record.run.as_ref().map_or("host", strait_contract::ids::RunId::as_str);
@@ -395,10 +459,8 @@ impl<'a> ActivityLine<'a> {
                 Source::Gateway => "gateway",
             },
             kind: kind(activity.kind),
-            decision: match activity.decision {
-                Decision::Allow => "allow",
-                Decision::Deny => "deny",
-            },
+            step: activity.step,
+            decision: decision(activity.decision),
             code: activity.code.map(strait_contract::code::Code::as_str),
             reason: activity.reason.as_deref(),
             rules: &activity.rules,
@@ -423,19 +485,57 @@ impl<'a> ActivityLine<'a> {
             traffic: activity
                 .stream
                 .map(|Traffic { bytes_out, bytes_in }| TrafficLine { bytes_out, bytes_in }),
-            process: activity.process.as_ref().map(|Process { pid, uid, comm, exe, digest }| ProcessLine {
-                pid: *pid,
-                uid: *uid,
-                comm,
-                exe: exe.as_deref(),
-                digest: digest.as_deref(),
-            }),
+            process: activity.process.as_ref().map(ProcessLine::new),
             flow: activity.cookie.map(|cookie| format!("{boot_id}/{run}/{cookie}")),
             approval: activity.approval.as_ref().map(ApprovalLine::of),
             count: activity.count,
-            duration_ms: activity.duration_us.map(|us| us as f64 / 1000.0),
+            duration_ms: activity.duration_us.map(milliseconds),
         }
     }
+}
+
+impl<'a> ProcessLine<'a> {
+    fn new(Process { pid, uid, comm, exe, digest }: &'a Process) -> Self {
+        Self { pid: *pid, uid: *uid, comm, exe: exe.as_deref(), digest: digest.as_deref() }
+    }
+}
+
+impl<'a> TraceLine<'a> {
+    fn new(step: &'a Step, record: &Record) -> Self {
+        Self {
+            step: record.id,
+            parent: step.parent,
+            step_type: "tool",
+            tool: &step.tool,
+            kind: step.kind.as_str(),
+            target: &step.target,
+            args: step.args.as_deref(),
+            decision: decision(step.decision),
+            code: step.code.map(strait_contract::code::Code::as_str),
+            rules: &step.rules,
+            reason: step.reason.as_deref(),
+            error: step.error.as_deref(),
+            approval: step.approval.as_ref().map(ApprovalLine::of),
+            process: step.process.as_ref().map(ProcessLine::new),
+            status: step.status,
+            bytes_out: step.bytes_out,
+            bytes_in: step.bytes_in,
+            truncated: step.truncated,
+            duration_ms: step.duration_us.map(milliseconds),
+        }
+    }
+}
+
+fn decision(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Allow => "allow",
+        Decision::Deny => "deny",
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds of a call fit a double exactly")]
+fn milliseconds(us: u64) -> f64 {
+    us as f64 / 1000.0
 }
 
 const KINDS: [(Kind, &str); 7] = [
@@ -451,6 +551,11 @@ const KINDS: [(Kind, &str); 7] = [
 /// A kind as the log spells it.
 pub(super) fn kind(kind: Kind) -> &'static str {
     KINDS.iter().find(|(known, _)| *known == kind).map_or("", |(_, name)| name)
+}
+
+/// The kind of tool that the log spells so.
+pub(super) fn tool_kind_named(text: &str) -> Option<ToolKind> {
+    [ToolKind::Http, ToolKind::Web, ToolKind::Mcp].into_iter().find(|kind| kind.as_str() == text)
 }
 
 /// The kind that the log spells so.

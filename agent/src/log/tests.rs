@@ -330,7 +330,10 @@ async fn calls_that_have_begun_and_not_ended_are_found_when_a_chain_is_taken_up(
     log.append(vec![open.clone(), ended, done]).await.unwrap();
     log.shutdown().await;
     let log = Log::open(options(dir.path())).unwrap();
-    assert_eq!(log.open_run(meta("r")).await.unwrap().open, [(open.id, Kind::Request, Decision::Deny)]);
+    assert_eq!(
+        log.open_run(meta("r")).await.unwrap().open,
+        [(open.id, Begun::Activity(Kind::Request), Decision::Deny)]
+    );
     log.append(vec![Record { phase: Some(Phase::Done), ..open }]).await.unwrap();
     log.shutdown().await;
     let log = Log::open(options(dir.path())).unwrap();

@@ -110,8 +110,8 @@ impl Runs {
         let agent = live.agent.parse().map_err(|error: strait_contract::ids::BadName| error.to_string())?;
         let meta = RunMeta { id: live.id.clone(), agent, version: live.version.clone() };
         let opened = self.parts.log.open_run(meta).await.map_err(|error| error.to_string())?;
-        let begun = |kind, decision| Begun { run: live.id.clone(), kind, decision };
-        Ok(opened.open.into_iter().map(|(id, kind, decision)| (id, begun(kind, decision))).collect())
+        let begun = |what, decision| Begun { run: live.id.clone(), what, decision };
+        Ok(opened.open.into_iter().map(|(id, what, decision)| (id, begun(what, decision))).collect())
     }
 
     fn follow(self: &Arc<Self>, run: Arc<Run>, shim: Process) {

@@ -7,6 +7,9 @@ use super::{account::Account, trust::Trust};
 /// Variables taken from the caller without being asked for: they describe the terminal, not the person.
 pub const PASSED: &[&str] = &["TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "NO_COLOR"];
 
+/// The variable with the workload token, which the gateway's own endpoints ask for.
+pub const TOKEN: &str = "STRAIT_TOKEN";
+
 /// Folders searched for programs behind `/tools/bin` and the program's own.
 const SYSTEM_PATH: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
@@ -19,6 +22,8 @@ pub struct Sources<'a> {
     pub agent: &'a str,
     /// Who runs it.
     pub account: &'a Account,
+    /// Its workload token, in clear.
+    pub token: &'a str,
     /// The certificate files.
     pub trust: &'a Trust,
     /// Folders of the program and what it is made of, searched first.
@@ -50,6 +55,8 @@ pub fn variables(sources: &Sources<'_>) -> Vec<String> {
     for (name, value) in sources.configured.iter().chain(sources.asked) {
         set(name, value.clone());
     }
+    // Nobody else can name another: only this one is good from this run's address.
+    set(TOKEN, sources.token.to_owned());
     variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
@@ -77,6 +84,7 @@ mod tests {
             run: "coder-aaaaaa",
             agent: "coder",
             account: &account,
+            token: "strait_x",
             trust: &trust,
             program_path: &["/home/ann/.nvm/versions/node/v20/bin".into()],
             configured: &[("MODE".into(), "fast".into()), ("A".into(), "1".into())],
@@ -85,6 +93,7 @@ mod tests {
         let has = |line: &str| lines.iter().any(|found| found == line);
         assert!(has("NODE_EXTRA_CA_CERTS=/my.pem"), "case 41: a person's own file is kept");
         assert!(has("MODE=fast") && has("A=2") && has("IS_SANDBOX=1") && has("STRAIT_RUN=coder-aaaaaa"));
+        assert!(has("STRAIT_TOKEN=strait_x") && has("STRAIT_GATEWAY=http://strait.internal"));
         assert!(has("SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"));
         assert!(
             lines

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use strait_contract::{
     ids::RunId,
     run::{Range, RunInfo},
+    token::TokenHash,
 };
 
 use super::{account::Account, process::ProcessName};
@@ -37,6 +38,8 @@ pub struct Live {
     pub labels: Vec<String>,
     /// Ranges that may be named by literal address: network and prefix length.
     pub addresses: Vec<(Ipv4Addr, u8)>,
+    /// Hash of its workload token.
+    pub token: TokenHash,
     /// Login name of who started it.
     pub user: String,
     /// User id.
@@ -162,6 +165,7 @@ impl Live {
             started_by: self.user.clone(),
             labels: self.labels.clone(),
             addresses: self.ranges(),
+            token: self.token,
         })
     }
 

@@ -34,6 +34,7 @@ use super::{
     order::{Order, StartError, Started},
     pool, prepare,
     shim::{self, Created},
+    token::Token,
 };
 use crate::{
     config::AgentConfig,
@@ -54,6 +55,7 @@ pub(super) struct Identity {
     addr: Ipv4Addr,
     veth_index: u32,
     pub(super) agent: AgentName,
+    pub(super) token: Token,
 }
 
 /// A run being made, as its parallel branches see it.
@@ -118,7 +120,8 @@ impl Runs {
         };
         let addr = state.pool.take().ok_or(StartError::PoolEmpty)?;
         let veth_index = u32::from(addr).wrapping_sub(u32::from(instance.pool.addr));
-        Ok(Identity { id, number: state.pool.number(), addr, veth_index, agent })
+        let token = Token::fresh().map_err(pool::NameError::Random)?;
+        Ok(Identity { id, number: state.pool.number(), addr, veth_index, agent, token })
     }
 
     async fn build(
@@ -349,5 +352,6 @@ fn info_of(identity: &Identity, order: &Order, profile: &AgentConfig) -> RunInfo
         started_by: order.account.name.clone(),
         labels: profile.labels.clone(),
         addresses: profile.addresses.clone(),
+        token: identity.token.hash(),
     }
 }

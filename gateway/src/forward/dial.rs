@@ -202,11 +202,19 @@ impl Dialer {
     /// # Errors
     /// See [`DialError`].
     pub async fn dial(&self, host: &Host, port: u16, deadline: Instant) -> Result<Dialed, DialError> {
-        let late = |doing| move |_| DialError::Timeout { host: host.clone(), port, doing };
         if let Some(addr) = self.hosts.get(host) {
             // Operator-named hosts lie inside, so not behind the corporate proxy.
             return try_all(host, &[Vetted::by_operator(*addr, port)], deadline).await;
         }
+        self.dial_public(host, port, deadline).await
+    }
+
+    /// [`Self::dial`] without the exceptions of `hosts`.
+    ///
+    /// # Errors
+    /// See [`DialError`].
+    pub async fn dial_public(&self, host: &Host, port: u16, deadline: Instant) -> Result<Dialed, DialError> {
+        let late = |doing| move |_| DialError::Timeout { host: host.clone(), port, doing };
         let vetted =
             timeout_at(deadline, self.vetted(host, port)).await.map_err(late("looking up the name"))??;
         let Some(proxy) = &self.proxy else { return try_all(host, &vetted, deadline).await };

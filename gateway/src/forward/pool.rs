@@ -42,6 +42,8 @@ pub(crate) enum Kind {
     Http2,
     /// HTTP/2 without TLS, by prior knowledge.
     Http2Clear,
+    /// HTTP/1.1 to public addresses alone: what `hosts` names is not reached.
+    Public,
 }
 
 /// The vetted address of the connection that an answer came by; `None` if a corporate proxy chose it.
@@ -60,6 +62,7 @@ struct Clients {
     http1: Client<Connector, Upload>,
     http2: Client<Connector, Upload>,
     http2_clear: Client<Connector, Upload>,
+    public: Client<Connector, Upload>,
 }
 
 impl Pool {
@@ -75,6 +78,7 @@ impl Pool {
             Kind::Http1 => &clients.http1,
             Kind::Http2 => &clients.http2,
             Kind::Http2Clear => &clients.http2_clear,
+            Kind::Public => &clients.public,
         };
         client.request(request).await.map_err(|error| failure(&error))
     }
@@ -116,6 +120,7 @@ impl Clients {
             http1: client(Kind::Http1),
             http2: client(Kind::Http2),
             http2_clear: client(Kind::Http2Clear),
+            public: client(Kind::Public),
         }
     }
 }
@@ -158,7 +163,10 @@ impl tower_service::Service<Uri> for Connector {
 async fn dial(settings: &Settings, kind: Kind, origin: &Uri) -> Result<Upstream, PoolError> {
     let (scheme, host, port) = parts(settings, origin)?;
     let deadline = settings.dialer.deadline();
-    let dialed = settings.dialer.dial(&host, port, deadline).await?;
+    let dialed = match kind {
+        Kind::Public => settings.dialer.dial_public(&host, port, deadline).await?,
+        Kind::Http1 | Kind::Http2 | Kind::Http2Clear => settings.dialer.dial(&host, port, deadline).await?,
+    };
     let addr = dialed.route.addr().map(|addr| addr.ip());
     if scheme == Scheme::Http {
         let io = Io::Plain(TokioIo::new(dialed.stream));

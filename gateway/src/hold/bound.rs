@@ -3,7 +3,7 @@
 //! A body is read before anybody is asked and sent afterwards from memory, so that nothing can be exchanged in between.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, header::UPGRADE};
 use sha2::{Digest, Sha256};
 use strait_contract::{
     approval::{CallDigest, Content, MAX_CONTENT, Shown},
@@ -12,10 +12,14 @@ use strait_contract::{
 };
 
 use crate::{
-    call::{Call, What},
+    call::{Call, HttpCall, What},
     decide::Refusal,
+    forward,
     gateway::Gateway,
-    protocol::http::body::{Collect, Payload},
+    protocol::http::{
+        body::{Collect, Payload},
+        headers,
+    },
 };
 
 /// Most bytes of everything that is shown but the content: it travels in one packet.
@@ -96,19 +100,24 @@ pub(super) async fn bind(
         What::Stream(to) => ("connect".to_owned(), to.text()),
         What::Dns(question) => (question.record_type.clone(), question.name.clone()),
     };
-    let mut bound = Fields::default();
+    let via = match call.tool() {
+        Some(tool) => format!("tool {}", tool.name),
+        None => call.via.as_str().to_owned(),
+    };
+    let mut fields = HeaderMap::new();
     let mut content = None;
-    if let Carried::Http { head, body } = carried {
-        bound = Fields::of(head);
+    if let (Carried::Http { head, body }, What::Http(http)) = (carried, &call.what) {
+        fields = sent_fields(call, http, head);
         content = read(gateway, call, body).await?;
     }
+    let bound = Fields::of(&fields);
     let bytes = content.clone().unwrap_or_default();
     let content = content.map(|bytes| Content {
         bytes: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
         digest: CallDigest(Sha256::digest(&bytes).into()),
     });
     let mut sum = Sum::new();
-    for part in [&action, &target, call.via.as_str(), why] {
+    for part in [&action, &target, &via, why] {
         sum.add(part.as_bytes());
     }
     sum.count(rules.len());
@@ -119,7 +128,7 @@ pub(super) async fn bind(
         sum.add(value);
     }
     sum.add(content.map(|content| content.digest.0).as_ref().map_or(&[], |digest| digest));
-    let shown = Shown { action, target, via: call.via.as_str().to_owned(), fields: bound.shown(), content };
+    let shown = Shown { action, target, via, fields: bound.shown(), content };
     if size(&shown, rules, why) > MAX_SHOWN {
         let reason = format!(
             "its URL and fields are longer than the {MAX_SHOWN} bytes that a person can be asked about"
@@ -127,6 +136,15 @@ pub(super) async fn bind(
         return Err(Refusal::new(Code::ApprovalUnavailable, reason));
     }
     Ok(Bound { digest: sum.finish(), shown, content: bytes })
+}
+
+/// The fields that are sent, and the one that makes a stream of another protocol of it.
+fn sent_fields(call: &Call, http: &HttpCall, head: &HeaderMap) -> HeaderMap {
+    let mut fields = forward::fields(&call.caller.run, http, head);
+    if let Some(protocol) = headers::upgrade(head) {
+        fields.insert(UPGRADE, protocol);
+    }
+    fields
 }
 
 /// The whole body, which stays in `body` to be sent; `None` if there is none.

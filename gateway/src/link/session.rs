@@ -4,7 +4,7 @@ use std::{collections::HashMap, io, os::fd::OwnedFd, time::Duration};
 
 use strait_contract::{
     CONTRACT,
-    message::{LISTENERS, MAX_BATCH, Setup, ToAgent, ToGateway},
+    message::{LISTENERS, MAX_BATCH, Secret, Setup, ToAgent, ToGateway},
     run::Process,
     seqpacket::{self, LinkError},
 };
@@ -19,6 +19,7 @@ use crate::{
     gateway::{Settings, SettingsError},
     names::NamesError,
     record::Entry,
+    tools::ToolsError,
 };
 
 /// Pause before records are sent again that the log refused.
@@ -56,9 +57,27 @@ pub enum SessionError {
     /// The settings can't be put in force.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// A tool can't be used.
+    #[error(transparent)]
+    Tools(#[from] ToolsError),
     /// A run's names can't be used.
     #[error(transparent)]
     Names(#[from] NamesError),
+}
+
+/// Who waits for an answer of the agent.
+enum Asked {
+    Process(oneshot::Sender<Option<Process>>),
+    Credential(oneshot::Sender<Result<Secret, String>>),
+}
+
+impl Asked {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Process(answer) => answer.is_closed(),
+            Self::Credential(answer) => answer.is_closed(),
+        }
+    }
 }
 
 type Compiled = (u64, Result<Snapshot, String>);
@@ -67,7 +86,7 @@ type Compiled = (u64, Result<Snapshot, String>);
 pub(super) struct Session {
     socket: Socket,
     scratch: Vec<u8>,
-    asked: HashMap<u64, oneshot::Sender<Option<Process>>>,
+    asked: HashMap<u64, Asked>,
     ticket: u64,
     pub(super) held: super::held::Waiting,
     compiling: Option<JoinHandle<Compiled>>,
@@ -253,11 +272,17 @@ impl Link {
             }
             ToGateway::RunEnded(id) => self.gateway.runs.ended(&id),
             ToGateway::Process { ticket, process } => {
-                if let Some(answer) = session.asked.remove(&ticket) {
+                if let Some(Asked::Process(answer)) = session.asked.remove(&ticket) {
                     let _ = answer.send(process);
                 }
             }
             ToGateway::Answer { call, answer } => session.held.answered(call, answer),
+            ToGateway::Tools(tools) => self.gateway.set_tools(*tools)?,
+            ToGateway::Credential { ticket, value } => {
+                if let Some(Asked::Credential(answer)) = session.asked.remove(&ticket) {
+                    let _ = answer.send(value);
+                }
+            }
         }
         Ok(())
     }
@@ -291,10 +316,19 @@ impl Session {
 
     fn ask(&mut self, question: Question) -> Result<(), LinkError> {
         // Answers that never came would pile up; who asked has stopped waiting.
-        self.asked.retain(|_, answer| !answer.is_closed());
+        self.asked.retain(|_, asked| !asked.is_over());
         self.ticket = self.ticket.wrapping_add(1);
-        self.asked.insert(self.ticket, question.answer);
-        let message = ToAgent::WhoIs { ticket: self.ticket, run: question.run, tgid: question.tgid };
+        let ticket = self.ticket;
+        let (message, asked) = match question {
+            Question::Process { run, tgid, answer } => {
+                (ToAgent::WhoIs { ticket, run, tgid }, Some(Asked::Process(answer)))
+            }
+            Question::Credential { name, answer } => {
+                (ToAgent::Credential { ticket, name }, Some(Asked::Credential(answer)))
+            }
+            Question::TokenMismatch { from, owner } => (ToAgent::TokenMismatch { from, owner }, None),
+        };
+        self.asked.extend(asked.map(|asked| (ticket, asked)));
         self.send(seqpacket::encode(&message)?)
     }
 

@@ -131,7 +131,12 @@ impl Resolver {
         let mut activity = blank(Kind::Dns, None, None);
         activity.code = Some(Code::FlowUnknown);
         activity.reason = Some(format!("a lookup from `{addr}`, which is no run's address"));
-        self.gateway.recorder.tell_once(record(RecordId::now(), None, None, *activity));
+        self.gateway.recorder.tell_once(record(
+            RecordId::now(),
+            None,
+            None,
+            strait_contract::record::Body::Activity(activity),
+        ));
     }
 
     /// Answers one packet. `name` is scratch space and holds the name afterwards.

@@ -5,7 +5,11 @@ use std::{net::IpAddr, time::Duration};
 use strait_contract::{
     approval::Approval,
     code::Code,
-    record::{Activity, Decision, Destination, Dns, Kind, Request, Source, Traffic},
+    ids::{RecordId, RunId},
+    record::{
+        Activity, Body, Decision, Destination, Dns, Kind, MAX_ARGUMENTS, Phase, Record, Request, Source,
+        Step, Traffic,
+    },
     redact::{redact_text, redact_url},
     run::Process,
 };
@@ -33,6 +37,8 @@ pub struct Outcome {
     pub bytes_in: u64,
     /// DNS answer given.
     pub answer: Option<String>,
+    /// Whether the answer was cut at its limit.
+    pub truncated: bool,
 }
 
 impl Outcome {
@@ -51,9 +57,23 @@ impl Outcome {
     }
 }
 
-/// The activity of one call, from the moment it is known to its last line.
+/// What is told of one call, from the moment it is known to its last line.
 #[derive(Debug)]
-pub(crate) struct Line(Box<Activity>);
+pub(crate) struct Line {
+    activity: Box<Activity>,
+    /// Of a call of a tool: the step of the trace. The activity is then what of it leaves the host, and only told if
+    /// something does.
+    step: Option<Box<Trace>>,
+}
+
+#[derive(Debug)]
+struct Trace {
+    step: Step,
+    /// Of the activity's two lines.
+    leg: RecordId,
+    /// Whether it was permitted.
+    passed: bool,
+}
 
 impl Line {
     /// The facts of a call.
@@ -67,14 +87,16 @@ impl Line {
             }
             What::Dns(question) => dns_facts(&mut activity, question, call.caller.flow.is_some()),
         }
-        Self(activity)
+        let step = step(call).map(|step| Box::new(Trace { step, leg: RecordId::now(), passed: false }));
+        activity.step = step.is_some().then_some(call.id);
+        Self { activity, step }
     }
 
     /// A connection of which nothing more is known than who made it and where to.
     pub(crate) fn connection(kind: Kind, caller: &Caller, via: Via, to: Destination) -> Self {
         let mut activity = blank(kind, Some(caller), Some(via));
         activity.dst = to;
-        Self(activity)
+        Self { activity, step: None }
     }
 
     /// A request that could not be read as a call: what of it is fit to be shown.
@@ -83,69 +105,161 @@ impl Line {
         activity.dst = to;
         let url = redact_url(&request.url, MAX_URL);
         activity.request = Some(Request { url, method: redact_text(&request.method, 64), ..request });
-        Self(activity)
+        Self { activity, step: None }
     }
 
     /// Puts in what the agent told of the calling process.
     pub(super) fn set_process(&mut self, process: Process) {
-        self.0.process = Some(process.for_record());
+        let process = Some(process.for_record());
+        if let Some(trace) = &mut self.step {
+            trace.step.process.clone_from(&process);
+        }
+        self.activity.process = process;
     }
 
     /// Puts in what asking a person came to.
     pub(super) fn set_approval(&mut self, approval: Approval) {
-        self.0.approval = Some(approval);
+        if let Some(trace) = &mut self.step {
+            trace.step.approval = Some(approval.clone());
+        }
+        self.activity.approval = Some(approval);
     }
 
     pub(super) fn rules(&self) -> &[String] {
-        &self.0.rules
+        &self.activity.rules
     }
 
     pub(super) fn allow(&mut self, rules: Vec<String>) {
-        self.0.decision = Decision::Allow;
-        self.0.rules = rules;
+        if let Some(trace) = &mut self.step {
+            trace.passed = true;
+            trace.step.decision = Decision::Allow;
+            trace.step.rules.clone_from(&rules);
+        }
+        self.activity.decision = Decision::Allow;
+        self.activity.rules = rules;
     }
 
     pub(super) fn deny(&mut self, code: Code, rules: Vec<String>, reason: &str) {
-        self.0.decision = Decision::Deny;
-        self.0.code = Some(code);
-        self.0.rules = rules;
-        self.0.reason = Some(redact_text(reason, MAX_TEXT));
+        let reason = Some(redact_text(reason, MAX_TEXT));
+        if let Some(trace) = &mut self.step {
+            let step = &mut trace.step;
+            step.decision = Decision::Deny;
+            step.code = Some(code);
+            step.rules.clone_from(&rules);
+            step.reason.clone_from(&reason);
+        }
+        self.activity.decision = Decision::Deny;
+        self.activity.code = Some(code);
+        self.activity.rules = rules;
+        self.activity.reason = reason;
     }
 
-    pub(super) fn activity(&self) -> Activity {
-        Activity::clone(&self.0)
-    }
-
-    pub(super) fn done(self, outcome: &Outcome, took: Duration) -> Activity {
-        let mut activity = *self.0;
-        if let Some(code) = outcome.code {
-            activity.code = Some(code);
-            // Permitted by policy, refused afterwards: by its address, say. Nothing went out.
-            if code.is_refusal() {
-                activity.decision = Decision::Deny;
+    /// The `decided` lines: of a permitted call of a tool two, else one.
+    pub(super) fn decided(&self, id: RecordId, run: &RunId) -> (Record, Option<Record>) {
+        let activity = || Body::Activity(self.activity.clone());
+        let line = |id, body| super::record(id, Some(run.clone()), Some(Phase::Decided), body);
+        match &self.step {
+            None => (line(id, activity()), None),
+            Some(trace) => {
+                let leg = trace.passed.then(|| line(trace.leg, activity()));
+                (line(id, Body::Trace(Box::new(trace.step.clone()))), leg)
             }
         }
-        if let Some(reason) = &outcome.reason {
-            activity.reason = Some(redact_text(reason, MAX_TEXT));
-        }
-        if outcome.addr.is_some() {
-            activity.dst.addr = outcome.addr;
-        }
-        let (bytes_out, bytes_in) = (outcome.bytes_out, outcome.bytes_in);
-        if let Some(request) = &mut activity.request {
-            request.status = outcome.status;
-            request.bytes_out = Some(bytes_out);
-            request.bytes_in = Some(bytes_in);
-        }
-        if activity.kind == Kind::Stream {
-            activity.stream = Some(Traffic { bytes_out, bytes_in });
-        }
-        if let (Some(dns), Some(answer)) = (&mut activity.dns, &outcome.answer) {
-            dns.answer.clone_from(answer);
-        }
-        activity.duration_us = Some(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
-        activity
     }
+
+    /// The `done` lines, of the same number.
+    pub(super) fn done(
+        self,
+        id: RecordId,
+        run: &RunId,
+        outcome: &Outcome,
+        took: Duration,
+    ) -> (Record, Option<Record>) {
+        let line = |id, body| super::record(id, Some(run.clone()), Some(Phase::Done), body);
+        let Self { activity, step } = self;
+        match step {
+            None => (line(id, Body::Activity(Box::new(ended(*activity, outcome, took)))), None),
+            Some(trace) => {
+                let Trace { step, leg, passed } = *trace;
+                let leg =
+                    passed.then(|| line(leg, Body::Activity(Box::new(ended(*activity, outcome, took)))));
+                (line(id, Body::Trace(Box::new(step_ended(step, outcome, took)))), leg)
+            }
+        }
+    }
+}
+
+/// An activity with its outcome.
+fn ended(mut activity: Activity, outcome: &Outcome, took: Duration) -> Activity {
+    if let Some(code) = outcome.code {
+        activity.code = Some(code);
+        // Permitted by policy, refused afterwards: by its address, say. Nothing went out.
+        if code.is_refusal() {
+            activity.decision = Decision::Deny;
+        }
+    }
+    if let Some(reason) = &outcome.reason {
+        activity.reason = Some(redact_text(reason, MAX_TEXT));
+    }
+    if outcome.addr.is_some() {
+        activity.dst.addr = outcome.addr;
+    }
+    let (bytes_out, bytes_in) = (outcome.bytes_out, outcome.bytes_in);
+    if let Some(request) = &mut activity.request {
+        request.status = outcome.status;
+        request.bytes_out = Some(bytes_out);
+        request.bytes_in = Some(bytes_in);
+    }
+    if activity.kind == Kind::Stream {
+        activity.stream = Some(Traffic { bytes_out, bytes_in });
+    }
+    if let (Some(dns), Some(answer)) = (&mut activity.dns, &outcome.answer) {
+        dns.answer.clone_from(answer);
+    }
+    activity.duration_us = Some(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    activity
+}
+
+/// A step with its outcome.
+fn step_ended(mut step: Step, outcome: &Outcome, took: Duration) -> Step {
+    let why = outcome.reason.as_deref().map(|reason| redact_text(reason, MAX_TEXT));
+    match outcome.code {
+        Some(code) if code.is_refusal() => {
+            step.decision = Decision::Deny;
+            step.code = Some(code);
+            step.reason = why;
+        }
+        Some(code) => {
+            step.code = Some(code);
+            step.error = why;
+        }
+        None => {}
+    }
+    step.status = outcome.status;
+    step.bytes_out = Some(outcome.bytes_out);
+    step.bytes_in = Some(outcome.bytes_in);
+    step.truncated = outcome.truncated;
+    step.duration_us = Some(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    step
+}
+
+/// The step of the trace that a call is, if it is one of a tool.
+fn step(call: &Call) -> Option<Step> {
+    let What::Http(http) = &call.what else { return None };
+    let tool = http.tool.as_ref()?;
+    let target = &http.target;
+    let url = target.url();
+    let place = url.split_once('?').map_or(url, |(place, _)| place);
+    Some(Step {
+        target: redact_text(http.method.as_str(), 64) + " " + &redact_url(place, MAX_URL),
+        args: target.query().map(|query| {
+            // As the query of a URL: more names count as those of secrets there than in a text.
+            let shown = redact_url(&format!("?{query}"), MAX_ARGUMENTS);
+            shown.strip_prefix('?').map(str::to_owned).unwrap_or(shown)
+        }),
+        process: call.caller.process().map(Process::for_record),
+        ..Step::new(tool.name.to_string(), tool.kind(), Decision::Deny)
+    })
 }
 
 /// An activity of this caller that says nothing yet; refused until decided.

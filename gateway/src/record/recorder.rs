@@ -12,7 +12,7 @@ use std::{
 use strait_contract::{
     code::Code,
     ids::{RecordId, RunId},
-    record::{Kind, Record, Unrecorded},
+    record::{Body, Kind, Record, Unrecorded},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -115,7 +115,7 @@ impl Recorder {
             activity.count = count;
             activity.code = Some(Code::RecordUnavailable);
             activity.reason = Some("calls were refused while the agent was away".to_owned());
-            self.tell(super::record(RecordId::now(), Some(run), None, *activity));
+            self.tell(super::record(RecordId::now(), Some(run), None, Body::Activity(activity)));
         }
     }
 

@@ -105,7 +105,7 @@ impl Rig {
         let records = self.records.lock().unwrap();
         let activity = |record: &Record| match &record.body {
             Body::Activity(activity) => Some(Activity::clone(activity)),
-            Body::Event(_) => None,
+            Body::Event(_) | Body::Trace(_) => None,
         };
         records.iter().filter_map(activity).collect()
     }
@@ -229,6 +229,7 @@ fn info(number: u64, addr: Ipv4Addr) -> RunInfo {
         started_by: "alice".to_owned(),
         labels: Vec::new(),
         addresses: Vec::new(),
+        token: strait_contract::token::TokenHash::of("test"),
     }
 }
 

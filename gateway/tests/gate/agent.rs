@@ -16,8 +16,8 @@ use strait_contract::{
     approval::Held,
     code::Code,
     ids::RecordId,
-    message::{MAX_PACKET, PolicyFile, ToAgent, ToGateway},
-    record::{Activity, Body, Decision, Kind, Phase, Record, Unrecorded},
+    message::{MAX_PACKET, PolicyFile, Secret, ToAgent, ToGateway},
+    record::{Activity, Body, Decision, Kind, Phase, Record, Step, Unrecorded},
     run::Process,
     seqpacket,
 };
@@ -41,6 +41,12 @@ pub struct Shared {
     pub held: Mutex<Vec<(Held, Vec<u8>)>>,
     pub withdrawn: Mutex<Vec<RecordId>>,
     pieces: Mutex<Vec<u8>>,
+    /// Values of credentials, in the order in which they are handed over; the last one stays.
+    pub credentials: Mutex<HashMap<String, Vec<Result<String, String>>>>,
+    /// Names of the credentials that were asked for.
+    pub handed: Mutex<Vec<String>>,
+    /// Tokens that came from the wrong run: from which, whose.
+    pub mismatches: Mutex<Vec<(String, String)>>,
 }
 
 /// One session of the agent.
@@ -61,6 +67,9 @@ impl Shared {
             held: Mutex::default(),
             withdrawn: Mutex::default(),
             pieces: Mutex::default(),
+            credentials: Mutex::default(),
+            handed: Mutex::default(),
+            mismatches: Mutex::default(),
         })
     }
 
@@ -69,9 +78,56 @@ impl Shared {
         let records = self.records.lock().unwrap();
         let activity = |record: &Record| match &record.body {
             Body::Activity(activity) => Some((record.id, record.phase, Activity::clone(activity))),
-            Body::Event(_) => None,
+            Body::Event(_) | Body::Trace(_) => None,
         };
         records.iter().filter_map(activity).collect()
+    }
+
+    /// Steps in the order written, with id and phase.
+    pub fn steps(&self) -> Vec<(RecordId, Option<Phase>, Step)> {
+        let records = self.records.lock().unwrap();
+        let step = |record: &Record| match &record.body {
+            Body::Trace(step) => Some((record.id, record.phase, Step::clone(step))),
+            Body::Event(_) | Body::Activity(_) => None,
+        };
+        records.iter().filter_map(step).collect()
+    }
+
+    /// `done` lines of steps, once there are so many.
+    pub async fn steps_done(&self, count: usize) -> Vec<Step> {
+        for _ in 0..500 {
+            let done = self.steps().into_iter().filter(|(_, phase, _)| *phase == Some(Phase::Done));
+            let done: Vec<_> = done.map(|(_, _, step)| step).collect();
+            if done.len() >= count {
+                return done;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{count} steps did not come: {:#?}", self.steps());
+    }
+
+    /// Everything on record, as text.
+    pub fn text(&self) -> String {
+        format!("{:?}", self.records.lock().unwrap())
+    }
+
+    /// Every step has one `decided` and one `done` line; a permitted one has activity that bears its id, a refused one none.
+    pub fn check_steps(&self) {
+        let (steps, activities) = (self.steps(), self.activities());
+        for (id, phase, step) in &steps {
+            let both = steps.iter().filter(|(other, ..)| other == id).count();
+            assert_eq!(both, 2, "{step:#?}");
+            let legs: Vec<_> =
+                activities.iter().filter(|(.., activity)| activity.step == Some(*id)).collect();
+            if *phase == Some(Phase::Decided) {
+                assert_eq!(
+                    legs.len(),
+                    if step.decision == Decision::Allow { 2 } else { 0 },
+                    "{step:#?} {legs:#?}"
+                );
+                assert!(legs.iter().all(|(leg, ..)| leg != id));
+            }
+        }
     }
 
     /// `done` lines in the order written.
@@ -267,6 +323,25 @@ fn handle(message: ToAgent, back: &mpsc::UnboundedSender<(ToGateway, Vec<OwnedFd
             *shared.asked.lock().unwrap() += 1;
             let process = shared.process.lock().unwrap().clone();
             let _ = back.send((ToGateway::Process { ticket, process }, Vec::new()));
+        }
+        ToAgent::Credential { ticket, name } => {
+            shared.handed.lock().unwrap().push(name.to_string());
+            let mut all = shared.credentials.lock().unwrap();
+            let value = match all.get_mut(name.as_str()) {
+                Some(values) if values.len() > 1 => values.remove(0),
+                Some(values) => values[0].clone(),
+                None => Err("there is none".to_owned()),
+            };
+            let value = value.map(Secret::new);
+            let back = back.clone();
+            // Long enough for other calls to come in between.
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                let _ = back.send((ToGateway::Credential { ticket, value }, Vec::new()));
+            });
+        }
+        ToAgent::TokenMismatch { from, owner } => {
+            shared.mismatches.lock().unwrap().push((from.to_string(), owner.to_string()));
         }
     }
 }

@@ -138,6 +138,13 @@ async fn answer(seen: Arc<Mutex<Vec<Seen>>>, mut request: Request<Incoming>) -> 
             response.headers_mut().insert("location", "http://no.test/elsewhere".parse().unwrap());
             response
         }
+        "/moved-by-name" => {
+            let mut response = Response::new(full(""));
+            *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+            response.headers_mut().insert("location", "/v1/moved".parse().unwrap());
+            response
+        }
+        path if path.starts_with("/tells/") => tells(path, request.headers()),
         "/nothing" => {
             let mut response = Response::new(full(""));
             *response.status_mut() = StatusCode::NO_CONTENT;
@@ -162,6 +169,57 @@ async fn answer(seen: Arc<Mutex<Vec<Seen>>>, mut request: Request<Incoming>) -> 
             response
         }
     })
+}
+
+/// Tells the caller's credential back, in the way that the path names (A26).
+fn tells(path: &str, headers: &HeaderMap) -> Answer {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    let value = headers.get("authorization").map_or("nothing", |value| value.to_str().unwrap());
+    let key = value.strip_prefix("Bearer ").unwrap_or(value).to_owned();
+    let gzip = |text: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        std::io::Write::write_all(&mut encoder, text).unwrap();
+        encoder.finish().unwrap()
+    };
+    let text = format!("your key is {key} and no other");
+    let mut response = match path.trim_start_matches("/tells/") {
+        "raw" => Response::new(full(text)),
+        "base64" => Response::new(full(STANDARD.encode(format!("user:{key}")))),
+        "url" => Response::new(full(format!("key={}", key.replace('/', "%2F").replace('+', "%2B")))),
+        "json" => Response::new(full(serde_json::json!({ "key": key }).to_string().replace('/', "\\/"))),
+        "chunks" => {
+            let frames: Vec<_> =
+                text.bytes().map(|byte| Frame::data(Bytes::copy_from_slice(&[byte]))).collect();
+            Response::new(Frames(frames.into_iter()).boxed())
+        }
+        "gzip" => {
+            let mut response = Response::new(full(gzip(text.as_bytes())));
+            response.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+            response
+        }
+        "br" => {
+            let mut response = Response::new(full("not really"));
+            response.headers_mut().insert("content-encoding", "br".parse().unwrap());
+            response
+        }
+        "trailer" => {
+            let mut trailers = HeaderMap::new();
+            trailers.insert("x-echo", key.parse().unwrap());
+            let frames = [Frame::data(Bytes::from_static(b"see below")), Frame::trailers(trailers)];
+            let mut response = Response::new(Frames(frames.into_iter()).boxed());
+            response.headers_mut().insert("trailer", "x-echo".parse().unwrap());
+            response
+        }
+        _ => {
+            let mut response = Response::new(full("see above"));
+            let cookie = format!("session={key}");
+            response.headers_mut().insert("x-echo", key.parse().unwrap());
+            response.headers_mut().insert("set-cookie", cookie.parse().unwrap());
+            response
+        }
+    };
+    response.headers_mut().insert("x-kind", "told".parse().unwrap());
+    response
 }
 
 fn note<B>(seen: &Mutex<Vec<Seen>>, request: &Request<B>, body: usize) {

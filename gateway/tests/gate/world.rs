@@ -13,6 +13,8 @@ use strait_contract::{
     message::{Intermediate, Limits, PolicyFile, Resolver, Secret, Setup, ToGateway},
     names::{SLOT, address},
     run::{Range, RunInfo},
+    token::TokenHash,
+    tool::Tools,
 };
 use strait_gateway::{FlowSource, Gateway, accept, link::Link};
 use tokio::{
@@ -26,6 +28,10 @@ use crate::agent::{Agent, Shared};
 pub const NAMES: &[&str] = &["ok.test", "no.test", "pass.test", "dns.google", "other.test", "evil.test"];
 /// Address of the run; that of the gateway is the same as the origins'.
 pub const RUN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+/// Address of the other run.
+pub const OTHER_RUN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+pub const TOKEN: &str = "strait_0123456789-abcdefghijklmnopqrstuvwxyzABCDEF";
+pub const OTHER_TOKEN: &str = "strait_FEDCBAzyxwvutsrqponmlkjihgfedcba_9876543210";
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 
 type Flows = Arc<Mutex<HashMap<SocketAddr, Flow>>>;
@@ -53,12 +59,15 @@ pub struct Options {
     pub policy: String,
     pub limits: Limits,
     pub doh: Vec<String>,
+    pub tools: Tools,
+    pub resolver: Resolver,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let limits = Limits { head_seconds: 2, connect_seconds: 2, idle_seconds: 5, ..Limits::default() };
-        Self { policy: String::new(), limits, doh: Vec::new() }
+        let resolver = Resolver::Servers(vec!["127.0.0.1:1".parse().unwrap()]);
+        Self { policy: String::new(), limits, doh: Vec::new(), tools: Tools::default(), resolver }
     }
 }
 
@@ -138,12 +147,32 @@ impl World {
         }));
         let setup = setup(&self.options, &self.origin_ca, run_ca);
         agent.tell(ToGateway::Setup(Box::new(setup)), self.listeners.take().unwrap_or_default());
+        agent.tell(ToGateway::Tools(Box::new(self.options.tools.clone())), Vec::new());
         agent.tell(ToGateway::Announced, Vec::new());
         agent.tell(ToGateway::RunStarted(run_info()), vec![names()]);
+        agent.tell(ToGateway::RunStarted(other_run()), vec![names()]);
         let file =
             PolicyFile { name: "test.cedar".to_owned(), guardrail: false, text: self.options.policy.clone() };
         agent.policies(1, &[file]).await;
         self.agent = Some(agent);
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// A reload of the agent's config: waits until the tools are in force.
+    pub async fn tell_tools(&mut self, tools: Tools) {
+        let before = self.gateway.tools();
+        self.options.tools = tools.clone();
+        self.agent.as_ref().unwrap().tell(ToGateway::Tools(Box::new(tools)), Vec::new());
+        for _ in 0..500 {
+            if !Arc::ptr_eq(&before, &self.gateway.tools()) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        panic!("the tools did not come into force");
     }
 
     /// The agent goes away.
@@ -192,6 +221,47 @@ impl World {
         socket.connect(to).await.unwrap()
     }
 
+    /// Real curl, as a process of the run, at the gateway's own address; gives what it printed and its exit code.
+    pub async fn curl(&self, path: &str, arguments: &[&str]) -> Curl {
+        self.curl_from(RUN, path, arguments).await
+    }
+
+    /// [`Self::curl`] as a process of the run with this address.
+    pub async fn curl_from(&self, from: Ipv4Addr, path: &str, arguments: &[&str]) -> Curl {
+        // A port that is free now, for which the kernel's account is known before curl dials.
+        let port = TcpListener::bind((from, 0)).unwrap().local_addr().unwrap().port();
+        let run = if from == OTHER_RUN { other_run().number } else { run_info().number };
+        let account = Flow { run, ..flow(GATEWAY, 80) };
+        self.flows.lock().unwrap().insert((from, port).into(), account);
+        let output = tokio::process::Command::new("curl")
+            .args([
+                "-sS",
+                "-i",
+                "--path-as-is",
+                "--noproxy",
+                "*",
+                "-m",
+                "20",
+                "--interface",
+                &from.to_string(),
+            ])
+            // Of two Host fields curl sends the first.
+            .args(["--local-port", &port.to_string()])
+            .args(arguments)
+            .args(["-H", "Host: strait.internal"])
+            .arg(format!("http://{}{path}", self.proxy))
+            .output()
+            .await
+            .expect("curl is missing: cargo xtask setup");
+        Curl::read(&output)
+    }
+
+    /// [`Self::curl`] with the run's token.
+    pub async fn call(&self, path: &str, arguments: &[&str]) -> Curl {
+        let token = format!("Authorization: Bearer {TOKEN}");
+        self.curl(path, &[&["-H", &token], arguments].concat()).await
+    }
+
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }
@@ -201,7 +271,7 @@ impl World {
 pub fn setup(options: &Options, origin_ca: &Ca, run_ca: &Ca) -> Setup {
     Setup {
         gateway: GATEWAY,
-        resolver: Resolver::Servers(vec!["127.0.0.1:1".parse().unwrap()]),
+        resolver: options.resolver.clone(),
         proxy: None,
         hosts: NAMES
             .iter()
@@ -233,6 +303,19 @@ pub fn run_info() -> RunInfo {
         started_by: "ana".to_owned(),
         labels: Vec::new(),
         addresses: vec![Range { addr: Ipv4Addr::new(203, 0, 113, 0), prefix: 24 }],
+        token: TokenHash::of(TOKEN),
+    }
+}
+
+/// Another run, of another agent.
+pub fn other_run() -> RunInfo {
+    RunInfo {
+        id: "writer-1".parse().unwrap(),
+        number: 6,
+        addr: OTHER_RUN,
+        agent: "writer".parse().unwrap(),
+        token: TokenHash::of(OTHER_TOKEN),
+        ..run_info()
     }
 }
 
@@ -257,3 +340,48 @@ pub const ALL_OK: &str = r#"
 @id("all-ok")
 permit(principal in Agent::"coder", action == Action::"http", resource in Host::"ok.test");
 "#;
+
+/// What curl printed.
+#[derive(Clone)]
+pub struct Curl {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+    pub exit: i32,
+    pub said: String,
+}
+
+impl std::fmt::Debug for Curl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let body: String = self.text().chars().take(1000).collect();
+        write!(f, "exit {}: {}\n{}\n{body}", self.exit, self.said, self.head)
+    }
+}
+
+impl Curl {
+    fn read(output: &std::process::Output) -> Self {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let out = &output.stdout;
+        let end = out.windows(4).position(|four| four == b"\r\n\r\n").map_or(out.len(), |at| at + 4);
+        let head = String::from_utf8_lossy(&out[..end]).into_owned();
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let exit = output.status.code().unwrap_or(-1);
+        Self { status, head, body: out[end..].to_vec(), exit, said }
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The `error` object of a refusal.
+    pub fn error(&self) -> serde_json::Value {
+        let body: serde_json::Value =
+            serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"));
+        body["error"].clone()
+    }
+
+    /// Status and code of a refusal.
+    pub fn refused(&self) -> (u16, String) {
+        (self.status, self.error()["code"].as_str().unwrap_or_default().to_owned())
+    }
+}

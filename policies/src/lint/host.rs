@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use strait_contract::ids::AgentName;
 
-use crate::names::parse_net;
+use crate::names::{is_tool, parse_net};
 
 /// Whether an entity of type `kind` can have this id; if not, what to write instead.
 pub(super) fn entity(kind: &str, id: &str) -> Result<(), String> {
@@ -15,6 +15,7 @@ pub(super) fn entity(kind: &str, id: &str) -> Result<(), String> {
         "Name" => name(id, "Name"),
         "Net" => net(id),
         "Url" => url(id),
+        "Tool" => tool(id),
         "Agent" => id.parse::<AgentName>().map(drop).map_err(|error| error.to_string()),
         "AgentVersion" => {
             match id.split_once('/') {
@@ -127,6 +128,17 @@ fn net(id: &str) -> Result<(), String> {
     }
 }
 
+/// `server` or `server/tool`; what an MCP server calls its tools is its own affair.
+fn tool(id: &str) -> Result<(), String> {
+    let (server, name) = id.split_once('/').map_or((id, None), |(server, name)| (server, Some(name)));
+    if is_tool(server) && name != Some("") {
+        return Ok(());
+    }
+    Err("write the tool as the config names it, such as `Tool::\"github\"`, or one tool of an MCP server, such as \
+         `Tool::\"github/get_me\"`"
+        .to_owned())
+}
+
 fn url(id: &str) -> Result<(), String> {
     let example = "write scheme, host and path, such as `Url::\"https://api.example.com/v1/models\"`";
     let rest = id.strip_prefix("https://").map(|rest| (rest, ":443"));
@@ -188,6 +200,9 @@ mod tests {
             ("Url", "https://OK.test/", "scheme, host and path"),
             ("Url", "https://ok.test/a/../b", ".."),
             ("Url", "https://ok.test/?q", "query"),
+            ("Tool", "GitHub", "Tool::\"github\""),
+            ("Tool", "github/", "as the config names it"),
+            ("Tool", "-github", "as the config names it"),
             ("Agent", "Coder", "Coder"),
             ("AgentVersion", "coder", "coder/3"),
         ] {
@@ -210,6 +225,8 @@ mod tests {
             ("Url", "https://ok.test/"),
             ("Url", "http://ok.test:8080/a/b"),
             ("Url", "https://[2001:db8::1]/a"),
+            ("Tool", "github"),
+            ("Tool", "github/Get Me/é"),
             ("Agent", "coder"),
             ("AgentVersion", "coder/3"),
         ] {

@@ -4,7 +4,7 @@ mod digest;
 use strait_contract::{code::Code, run::Process};
 
 use crate::{
-    Ask, Snapshot, Verdict,
+    Ask, HttpAsk, Snapshot, Verdict,
     fixture::{NOON, compile, compile_files, file, get, guardrail, question, run},
 };
 
@@ -152,6 +152,41 @@ fn case_29_a_domain_holds_itself_and_what_is_below_at_label_boundaries_only() {
             assert!(decide(host).is_unpermitted(), "{host}");
         }
     }
+}
+
+#[test]
+fn a9_a_request_to_a_tool_is_in_the_tool_and_in_its_host_and_egress_is_in_no_tool() {
+    let coder = run("coder");
+    let ask = |tool, path| Ask::Http(HttpAsk { tool, via: "tool", ..get("api.ok.test", path) });
+    for scope in [
+        r#"resource in Tool::"github") when { context.path like "/repos/*" }"#,
+        r#"resource is Url in Tool::"github") when { context.path like "/repos/*" }"#,
+        r#"resource) when { resource in Tool::"github" && context.path like "/repos/*" }"#,
+        r#"resource in Domain::"ok.test") when { resource in Tool::"github" && context.path like "/repos/*" }"#,
+    ] {
+        let snapshot =
+            compile(&format!("@id(\"t\") permit (principal, action == Action::\"http\", {scope};"));
+        let decide = |ask: Ask<'_>| {
+            let verdict = snapshot.decide(&question(&coder, ask.clone()));
+            // Whatever was remembered from the other calls, and as explained.
+            assert_eq!(verdict, snapshot.explain(&question(&coder, ask)).verdict, "{scope}");
+            verdict
+        };
+        for _ in 0..2 {
+            assert_eq!(decide(ask(Some("github"), "/repos/a")), permit(&["t"]), "{scope}");
+            for other in [Some("github2"), Some("git"), None] {
+                assert!(decide(ask(other, "/repos/a")).is_unpermitted(), "{scope} {other:?}");
+            }
+            assert!(decide(ask(Some("github"), "/user")).is_unpermitted(), "{scope}");
+        }
+    }
+    // A host's rules hold for it too: a forbid can't be passed by going through a tool.
+    let snapshot =
+        compile(&format!("{ALL} @id(\"no\") forbid (principal, action, resource in Host::\"api.ok.test\");"));
+    assert_eq!(ids(&snapshot.decide(&question(&coder, ask(Some("github"), "/")))), ["no"]);
+    // A name that no config can have was not read from one.
+    let odd = compile(ALL).decide(&question(&coder, ask(Some("Github"), "/")));
+    assert_eq!(code(&odd), Some(Code::PolicyError), "{odd}");
 }
 
 #[test]

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 26] = [
     "sk-ant-api03-abcDEF0123456789_-x",
     "sk-proj-Zm9vYmFyQmF6MTIzNDU2",
     "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
@@ -28,6 +28,7 @@ const KEYS: [&str; 25] = [
     "npm_abcdefABCDEF0123456789abcdefABCDEF0123",
     "hf_abcdefABCDEFGHijklmnopQRSTUVwxyzab",
     "pypi-AgEIcHlwaS5vcmcCJDAwMDAwMDAwLTAwMDA",
+    "strait_abcdefABCDEF0123456789_-cdefABCDEF0123456789",
 ];
 
 fn check(text: &str, expect: &str) {

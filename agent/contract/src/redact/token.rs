@@ -20,7 +20,7 @@ const fn shape(prefix: &'static str, body: usize, glued: usize) -> Shape {
 const SOLID: [(&str, usize); 2] = [("npm_", 24), ("hf_", 20)];
 
 /// Prefixes in use (A28); `sk-ant-` and `sk-proj-` are covered by `sk-`.
-const SHAPES: [Shape; 28] = [
+const SHAPES: [Shape; 29] = [
     shape("sk-", 8, 20),
     shape("sk_live_", 4, 4),
     shape("sk_test_", 4, 4),
@@ -50,6 +50,8 @@ const SHAPES: [Shape; 28] = [
     shape("sntryu_", 4, 4),
     // A serialised macaroon, which starts with the bytes 2 and 1; `pypi-` alone starts names of packages.
     shape("pypi-AgE", 8, 8),
+    // A run's own workload token ([`crate::token`]).
+    shape("strait_", 43, 43),
 ];
 
 /// What stands at the start of `text`: a run of token characters with the key in it hidden, a PEM block, or
@@ -127,6 +129,7 @@ fn may_start(pair: &[u8]) -> bool {
             | b"np"
             | b"hf"
             | b"py"
+            | b"st"
     )
 }
 

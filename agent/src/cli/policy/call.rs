@@ -13,8 +13,40 @@ use strait_policies::{
 
 /// Exactly one call.
 #[derive(Debug, clap::Args)]
-#[group(required = true, multiple = false)]
 pub(super) struct CallArgs {
+    #[command(flatten)]
+    what: WhatArgs,
+    /// HTTP or web tool that the request goes to
+    #[arg(long, value_name = "TOOL")]
+    tool: Option<String>,
+    /// How the request comes [default: tool with --tool, else egress]
+    #[arg(long, value_enum)]
+    via: Option<Via>,
+}
+
+/// As `context.via` spells it.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Via {
+    Egress,
+    Proxy,
+    Tool,
+    Web,
+}
+
+impl Via {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Egress => "egress",
+            Self::Proxy => "proxy",
+            Self::Tool => "tool",
+            Self::Web => "web",
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct WhatArgs {
     /// HTTP request: method and URL
     #[arg(long, value_name = "'METHOD URL'")]
     http: Option<String>,
@@ -52,9 +84,22 @@ impl ProcessArgs {
 /// A call with its own text.
 #[derive(Debug)]
 pub(super) enum Call {
-    Http { method: String, target: Target, query: Vec<(String, String)> },
-    Connect { host: Host, port: u16 },
-    Dns { name: String, record_type: String },
+    Http {
+        method: String,
+        tool: Option<String>,
+        /// As `context.via` spells it.
+        via: &'static str,
+        target: Target,
+        query: Vec<(String, String)>,
+    },
+    Connect {
+        host: Host,
+        port: u16,
+    },
+    Dns {
+        name: String,
+        record_type: String,
+    },
 }
 
 /// Why a text is no call.
@@ -75,8 +120,12 @@ impl From<UrlError> for Misread {
 impl CallArgs {
     /// Reads the call that was given, as the gateway does; the names of `names` are good too.
     pub(super) fn read(&self, names: &Names) -> Result<Call, Misread> {
-        match (&self.http, &self.connect, &self.dns) {
-            (Some(http), ..) => read_http(http, names),
+        let WhatArgs { http, connect, dns } = &self.what;
+        match (http, connect, dns) {
+            (Some(http), ..) => self.read_http(http, names),
+            _ if self.tool.is_some() || self.via.is_some() => {
+                Err(Misread::Usage("--tool and --via go with --http".to_owned()))
+            }
             (_, Some(connect), _) => {
                 let (host, port) = host_and_port_with(connect, None, names)?;
                 Ok(Call::Connect { host, port })
@@ -87,19 +136,21 @@ impl CallArgs {
             }
         }
     }
-}
 
-fn read_http(text: &str, names: &Names) -> Result<Call, Misread> {
-    let Some((method, url)) = text.split_once(' ') else {
-        let why = "write method and URL, such as `GET https://example.com/`";
-        return Err(Misread::Usage(why.to_owned()));
-    };
-    if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
-        let why = format!("write the method in upper case: `{method}` is refused whatever the rules say");
-        return Err(Misread::Usage(why));
+    fn read_http(&self, text: &str, names: &Names) -> Result<Call, Misread> {
+        let Some((method, url)) = text.split_once(' ') else {
+            let why = "write method and URL, such as `GET https://example.com/`";
+            return Err(Misread::Usage(why.to_owned()));
+        };
+        if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+            let why = format!("write the method in upper case: `{method}` is refused whatever the rules say");
+            return Err(Misread::Usage(why));
+        }
+        let target = Target::from_absolute_with(url, names)?;
+        let via = self.via.or_else(|| self.tool.as_ref().map(|_| Via::Tool)).unwrap_or(Via::Egress);
+        let (method, tool, query) = (method.to_owned(), self.tool.clone(), target.query_pairs());
+        Ok(Call::Http { method, tool, via: via.as_str(), query, target })
     }
-    let target = Target::from_absolute_with(url, names)?;
-    Ok(Call::Http { method: method.to_owned(), query: target.query_pairs(), target })
 }
 
 fn read_dns(text: &str, names: &Names) -> Result<Call, Misread> {
@@ -130,7 +181,9 @@ impl Call {
         process: Option<&'a Process>,
     ) -> Question<'a> {
         let ask = match self {
-            Self::Http { method, target, query } => Ask::Http(HttpAsk::to(method, target, query, "egress")),
+            Self::Http { method, tool, via, target, query } => {
+                Ask::Http(HttpAsk { tool: tool.as_deref(), ..HttpAsk::to(method, target, query, via) })
+            }
             Self::Connect { host, port } => {
                 Ask::Connect { host: host.name().map(Name::as_str), address: host.address(), port: *port }
             }
@@ -156,5 +209,6 @@ pub(super) fn run_info(
         started_by: user.to_owned(),
         labels: labels.to_vec(),
         addresses: Vec::new(),
+        token: strait_contract::token::TokenHash::of("explained"),
     })
 }

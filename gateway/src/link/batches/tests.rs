@@ -31,7 +31,7 @@ fn pack(kept: &mut Kept, entries: Vec<Entry>) -> Option<(u64, Vec<String>)> {
     let ToAgent::Records { batch, records } = postcard::from_bytes(&packet.0).unwrap() else { panic!() };
     let name = |record: Record| match record.body {
         Body::Event(event) => event.name,
-        Body::Activity(_) => panic!(),
+        Body::Activity(_) | Body::Trace(_) => panic!(),
     };
     Some((batch, records.into_iter().map(name).collect()))
 }

@@ -233,7 +233,12 @@ pub(super) fn line(run: &Run, lookup: &Lookup<'_>, count: u64) -> Record {
     let record_type = type_name(lookup.qtype);
     activity.dns = Some(Dns { name, record_type, answer: lookup.said.answer().into_owned() });
     activity.count = count;
-    record(RecordId::now(), Some(run.info.id.clone()), None, *activity)
+    record(
+        RecordId::now(),
+        Some(run.info.id.clone()),
+        None,
+        strait_contract::record::Body::Activity(activity),
+    )
 }
 
 /// A record of lookups that had no room for lines of their own.
@@ -244,7 +249,12 @@ fn rest(run: &Run, count: u64) -> Record {
     activity.reason = Some(format!("more than {LINES} different lookups in a second: only counted"));
     activity.dns = Some(Dns { name: "*".to_owned(), record_type: "*".to_owned(), answer: "*".to_owned() });
     activity.count = count;
-    record(RecordId::now(), Some(run.info.id.clone()), None, *activity)
+    record(
+        RecordId::now(),
+        Some(run.info.id.clone()),
+        None,
+        strait_contract::record::Body::Activity(activity),
+    )
 }
 
 /// `TXT`, or `TYPE65280` for a type without a name (RFC 3597).

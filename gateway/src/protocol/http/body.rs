@@ -2,6 +2,7 @@
 
 mod download;
 mod payload;
+mod screen;
 mod upload;
 
 use std::{
@@ -15,10 +16,11 @@ use http_body::{Frame, SizeHint};
 use strait_contract::record::Unrecorded;
 use tokio::time::Sleep;
 
-pub use self::{download::Download, payload::Payload, upload::Upload};
+pub use self::{download::Download, payload::Payload, screen::TRUNCATED, upload::Upload};
 pub(crate) use self::{
     download::Ending,
     payload::{Collect, room},
+    screen::{Orders, Source, takes_trailers},
     upload::Wanted,
 };
 
@@ -37,6 +39,15 @@ pub enum Broken {
     /// The upstream answered before it asked for the body.
     #[error("the upstream answered without the body")]
     Unwanted,
+    /// It took longer than an answer may.
+    #[error("the answer took longer than it may")]
+    Late,
+    /// What is compressed can't be decoded.
+    #[error("the upstream's answer can't be decoded: {0}")]
+    Encoding(String),
+    /// It was cut, and breaking off is how the client learns of it.
+    #[error("the answer was cut at its limit")]
+    Cut,
 }
 
 /// What the gateway answers with.

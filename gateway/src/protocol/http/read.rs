@@ -1,17 +1,22 @@
 //! From a request's head to a call. Every authority in it must agree with what the connection was made for.
 
+use std::sync::Arc;
+
 use http::{HeaderMap, Method, header, request::Parts};
 use strait_contract::{
     code::Code,
     record::{Destination, Request},
 };
 
-use super::{Front, Origin, doh, overrides};
+use super::{Front, Origin, doh, endpoint, overrides};
 use crate::{
-    call::{Call, Endpoint, HttpCall, What},
+    call::{Call, Endpoint, HttpCall, Via, What},
     decide::Refusal,
     gateway::Settings,
+    pipeline::Context,
     record::facts,
+    token,
+    tools::Tool,
     url::{Scheme, Target, UrlError, host_and_port_with},
 };
 
@@ -46,6 +51,23 @@ pub(crate) fn read(front: &Front, head: &Parts, body_bytes: Option<u64>) -> Resu
             None => return Ok(Asked::Own),
         },
     };
+    call(front, front.via, None, target, head, body_bytes).map(|call| Asked::Call(Box::new(call)))
+}
+
+/// The call of a request for `target`, of a tool if it is one.
+///
+/// # Errors
+/// What in its head keeps it from being one.
+pub(crate) fn call(
+    front: &Front,
+    via: Via,
+    tool: Option<Arc<Tool>>,
+    target: Target,
+    head: &Parts,
+    body_bytes: Option<u64>,
+) -> Result<Call, Refusal> {
+    let Context { settings, caller, .. } = &front.context;
+    token::check_url(&target, &caller.run.info.token)?;
     let call = HttpCall {
         method: head.method.clone(),
         query: target.query_pairs(),
@@ -53,10 +75,11 @@ pub(crate) fn read(front: &Front, head: &Parts, body_bytes: Option<u64>) -> Resu
         version: head.version,
         body_bytes,
         content_type: content_type(&head.headers),
+        tool,
     };
-    doh::check(&front.context.settings, &call, &head.headers)?;
-    overrides::check(&call, &head.headers, &front.context.settings.names)?;
-    Ok(Asked::Call(Box::new(Call::new(front.context.caller.clone(), front.via, What::Http(call)))))
+    doh::check(settings, &call, &head.headers)?;
+    overrides::check(&call, &head.headers, &settings.names)?;
+    Ok(Call::new(Arc::clone(caller), via, What::Http(call)))
 }
 
 /// A request on a connection that was made for one origin.
@@ -104,11 +127,11 @@ fn absolute(front: &Front, head: &Parts) -> Result<Option<Target>, Refusal> {
     let host = host(&head.headers)?;
     let Some((scheme, named)) = head.uri.scheme_str().zip(head.uri.authority()) else {
         let own = host.is_none_or(|host| is_own(settings, host));
-        return if own { Ok(None) } else { Err(foreign(host.unwrap_or_default())) };
+        return if own { Ok(None) } else { Err(foreign(host.unwrap_or_default(), path)) };
     };
     if is_own(settings, named.as_str()) {
         return match host {
-            Some(host) if !is_own(settings, host) => Err(foreign(host)),
+            Some(host) if !is_own(settings, host) => Err(foreign(host, path)),
             _ => Ok(None),
         };
     }
@@ -194,15 +217,17 @@ fn host(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
 }
 
 /// Whether an authority is the gateway itself.
-fn is_own(settings: &Settings, authority: &str) -> bool {
+pub(super) fn is_own(settings: &Settings, authority: &str) -> bool {
     let host = authority.strip_suffix(":80").unwrap_or(authority);
     let host = host.strip_suffix('.').unwrap_or(host);
     host.eq_ignore_ascii_case(GATEWAY_NAME) || host.parse() == Ok(settings.gateway)
 }
 
-fn foreign(host: &str) -> Refusal {
+/// A page of another origin whose name leads here, or a client that takes this for an old kind of proxy (case 62).
+fn foreign(host: &str, path: &str) -> Refusal {
     let reason = format!("this is `{GATEWAY_NAME}`, not `{host}`");
-    Refusal::new(Code::NameMismatch, reason)
+    let code = if endpoint::is_tool(path) { Code::OriginRefused } else { Code::NameMismatch };
+    Refusal::new(code, reason)
         .hint("to use the gateway as a proxy, send the whole URL in the request line or use CONNECT")
 }
 
@@ -220,7 +245,12 @@ pub(crate) fn facts_of(front: &Front, head: &Parts) -> (Destination, Request) {
     };
     let request = Request {
         method: head.method.as_str().to_owned(),
-        url: head.uri.to_string(),
+        url: match &front.place {
+            Origin::Proxy if head.uri.scheme().is_none() && head.method != Method::CONNECT => {
+                format!("http://{GATEWAY_NAME}{}", head.uri)
+            }
+            _ => head.uri.to_string(),
+        },
         version: facts::version(head.version).to_owned(),
         ..Request::default()
     };

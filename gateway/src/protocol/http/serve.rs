@@ -25,10 +25,12 @@ use super::{
     read::{self, Asked},
 };
 use crate::{
+    call::{Call, Via},
     decide::{Refusal, Refused, decide_with, refuse_line},
     forward,
     hold::Carried,
     limits::H2_STREAMS,
+    pipeline::Context,
     record::facts::{self, Line},
     refuse as words,
 };
@@ -203,27 +205,42 @@ pub(crate) async fn answer(
         Err(refusal) => return Ok(refused(unread(&front, &head, refusal).await)),
     };
     Ok(match asked {
-        Asked::Call(call) => {
-            let mut body = Payload::Live(body);
-            let carried = Carried::Http { head: &head.headers, body: &mut body };
-            match decide_with(&front.context.gateway, *call, carried).await {
-                // On the heap, so that a call that waits for a person doesn't take the room of one that is sent.
-                Ok(permitted) => {
-                    let request = Request::from_parts(head, body);
-                    Box::pin(forward::send(&front.context, permitted, request)).await
-                }
-                Err(why) => refused(why),
-            }
-        }
+        Asked::Call(call) => send(&front.context, *call, head, body).await,
         Asked::Tunnel(to) => proxy::tunnel(&front.context, to, Request::from_parts(head, body)),
-        Asked::Own => endpoint::answer(&front, &Request::from_parts(head, body)).await,
+        Asked::Own => endpoint::answer(&front, Request::from_parts(head, body)).await,
     })
+}
+
+/// Has a call decided and, if it may pass, sent.
+pub(crate) async fn send(
+    context: &Context,
+    call: Call,
+    head: http::request::Parts,
+    body: Incoming,
+) -> Response<Body> {
+    let mut body = Payload::Live(body);
+    let carried = Carried::Http { head: &head.headers, body: &mut body };
+    match decide_with(&context.gateway, call, carried).await {
+        // On the heap, so that a call that waits for a person doesn't take the room of one that is sent.
+        Ok(permitted) => Box::pin(forward::send(context, permitted, Request::from_parts(head, body))).await,
+        Err(why) => refused(why),
+    }
 }
 
 /// Records a request that is no call.
 pub(crate) async fn unread(front: &Front, head: &http::request::Parts, refusal: Refusal) -> Refused {
+    unread_via(front, front.via, head, refusal).await
+}
+
+/// [`unread`] where the endpoint that was asked is known.
+pub(crate) async fn unread_via(
+    front: &Front,
+    via: Via,
+    head: &http::request::Parts,
+    refusal: Refusal,
+) -> Refused {
     let (to, request) = read::facts_of(front, head);
-    let line = Line::unread(&front.context.caller, front.via, to, request);
+    let line = Line::unread(&front.context.caller, via, to, request);
     let status = words::status(refusal.code).as_u16();
     refuse_line(&front.context.gateway, &front.context.caller, line, Some(status), refusal).await
 }

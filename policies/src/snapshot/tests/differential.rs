@@ -33,7 +33,7 @@ const ACTIONS: [&str; 6] = [
     r#"action in [Action::"http", Action::"connect"]"#,
     r#"action in [Action::"http", Action::"tools/call", Action::"dns"]"#,
 ];
-const RESOURCES: [&str; 13] = [
+const RESOURCES: [&str; 15] = [
     "resource",
     r#"resource in Domain::"ok.test""#,
     r#"resource in Domain::"a.ok.test""#,
@@ -47,6 +47,8 @@ const RESOURCES: [&str; 13] = [
     r#"resource is Url in Domain::"ok.test""#,
     r#"resource is Endpoint"#,
     r#"resource == Url::"https://ok.test/a""#,
+    r#"resource in Tool::"github""#,
+    r#"resource is Url in Tool::"web""#,
 ];
 /// The first four always fail, or fail for some calls.
 const CONDITIONS: [&str; 16] = [
@@ -104,6 +106,7 @@ struct Call {
     port: u16,
     method: &'static str,
     path: &'static str,
+    tool: Option<&'static str>,
     query: Vec<(String, String)>,
     body_bytes: Option<u64>,
     comm: &'static str,
@@ -122,11 +125,12 @@ prop_compose! {
         port in prop::sample::select(&[443u16, 22, 80][..]),
         method in prop::sample::select(&["GET", "POST"][..]),
         path in prop::sample::select(&["/a", "/a/b", "/"][..]),
+        tool in prop::option::of(prop::sample::select(&["github", "web", "other"][..])),
         query in prop::collection::vec(("[q-r]", "[0-1]"), 0..3),
         body_bytes in prop::option::of(0..20u64),
         comm in prop::sample::select(&["git", "curl"][..]),
     ) -> Call {
-        Call { kind, agent, version, host, address, port, method, path, query, body_bytes, comm }
+        Call { kind, agent, version, host, address, port, method, path, tool, query, body_bytes, comm }
     }
 }
 
@@ -137,7 +141,7 @@ impl Call {
             0 => {
                 let mut http = get(self.host, self.path);
                 (http.address, http.port, http.method) = (address, self.port, self.method);
-                (http.query, http.body_bytes) = (&self.query, self.body_bytes);
+                (http.query, http.body_bytes, http.tool) = (&self.query, self.body_bytes, self.tool);
                 Ask::Http(http)
             }
             1 => {

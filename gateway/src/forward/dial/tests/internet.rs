@@ -116,6 +116,11 @@ impl Internet {
         std::thread::scope(|scope| scope.spawn(|| within(&self.dialling, test)).join().unwrap())
     }
 
+    /// The same on this thread, which must end afterwards.
+    pub(super) fn enter<T>(&self, test: impl Future<Output = T>) -> T {
+        within(&self.dialling, test)
+    }
+
     pub(super) fn knows(&self, name: &'static str, answers: &[Answer]) {
         self.zone.answers.lock().unwrap().insert(name, answers.to_vec());
     }

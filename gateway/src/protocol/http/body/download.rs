@@ -11,13 +11,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
+use http_body::{Frame, SizeHint};
 use strait_contract::{code::Code, record::Unrecorded};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Sleep};
 
-use super::{Broken, Idle, chain, data_len, upload::Wanted};
+use super::{Broken, Idle, chain, data_len, screen::Source, upload::Wanted};
 use crate::record::{Guard, Outcome};
+
+/// How long what was given may take to leave before a connection is broken off.
+const FLUSH: Duration = Duration::from_millis(20);
 
 /// What is known of an answer when its body begins, and who writes its `done` line.
 #[derive(Debug)]
@@ -51,18 +53,25 @@ impl Ending {
 /// An upstream's answer on its way to the client. Its last bytes are held back until its `done` line is on
 /// record.
 pub struct Download {
-    from: Incoming,
+    from: Source,
     received: u64,
     ending: Option<Ending>,
     state: State,
     idle: Idle,
     /// What came before anybody asked for it.
     ahead: Option<Result<Frame<Bytes>, Broken>>,
+    /// It breaks off once its end is on record.
+    breaks: bool,
 }
 
 enum State {
     Flowing,
-    Closing { last: Option<Frame<Bytes>>, done: Pin<Box<dyn Future<Output = Result<(), Unrecorded>> + Send>> },
+    Closing {
+        last: Option<Frame<Bytes>>,
+        done: Pin<Box<dyn Future<Output = Result<(), Unrecorded>> + Send>>,
+    },
+    /// What was given is on its way; then the connection breaks off.
+    Breaking(Pin<Box<Sleep>>),
     Over,
 }
 
@@ -73,7 +82,7 @@ impl std::fmt::Debug for Download {
 }
 
 impl Download {
-    pub(crate) fn new(from: Incoming, ending: Ending, idle: Duration) -> Self {
+    pub(crate) fn new(from: Source, ending: Ending, idle: Duration) -> Self {
         Self {
             from,
             received: 0,
@@ -81,6 +90,7 @@ impl Download {
             state: State::Flowing,
             idle: Idle::new(idle),
             ahead: None,
+            breaks: false,
         }
     }
 
@@ -132,7 +142,7 @@ impl Download {
     /// Waits for the record of a body whose last frame came first.
     async fn whole(&mut self) -> Result<Option<Bytes>, Unrecorded> {
         let State::Closing { last, done } = &mut self.state else { return Ok(None) };
-        if last.as_ref().is_some_and(Frame::is_trailers) {
+        if self.breaks || last.as_ref().is_some_and(Frame::is_trailers) {
             return Ok(None);
         }
         done.as_mut().await?;
@@ -152,10 +162,19 @@ impl Download {
                     let written = ready!(done.as_mut().poll(cx));
                     let last = last.take();
                     self.state = State::Over;
+                    if self.breaks && written.is_ok() {
+                        self.state = State::Breaking(Box::pin(tokio::time::sleep(FLUSH)));
+                        continue;
+                    }
                     return Poll::Ready(match written {
                         Ok(()) => last.map(Ok),
                         Err(why) => Some(Err(Broken::Unrecorded(why))),
                     });
+                }
+                State::Breaking(flushed) => {
+                    ready!(flushed.as_mut().poll(cx));
+                    self.state = State::Over;
+                    return Poll::Ready(Some(Err(Broken::Cut)));
                 }
                 State::Flowing => {
                     if let Some(frame) = ready!(self.flow(cx))? {
@@ -168,7 +187,7 @@ impl Download {
 
     /// The next frame that can go on; `None` if that was the last, which waits for the record.
     fn flow(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Broken>> {
-        let frame = match Pin::new(&mut self.from).poll_frame(cx) {
+        let frame = match self.from.poll_frame(cx) {
             Poll::Ready(frame) => frame,
             Poll::Pending => {
                 ready!(self.idle.poll(cx));
@@ -186,18 +205,33 @@ impl Download {
                 }
                 self.close(Some(frame));
             }
+            Some(Err(Broken::Cut)) => {
+                self.breaks = true;
+                self.close(None);
+            }
             Some(Err(error)) => {
-                let reason = format!("the upstream broke off its answer: {}", chain(&error));
-                self.fail(Code::UpstreamProtocol, reason);
-                return Poll::Ready(Err(Broken::Source(error)));
+                let (code, reason) = match &error {
+                    Broken::Late => (Code::UpstreamTimeout, error.to_string()),
+                    Broken::Source(_) => (
+                        Code::UpstreamProtocol,
+                        format!("the upstream broke off its answer: {}", chain(&error)),
+                    ),
+                    other => (Code::UpstreamProtocol, other.to_string()),
+                };
+                self.fail(code, reason);
+                return Poll::Ready(Err(error));
             }
         }
         Poll::Ready(Ok(None))
     }
 
     fn close(&mut self, last: Option<Frame<Bytes>>) {
+        let truncated = self.from.is_cut();
         self.state = match self.ending.take() {
-            Some(ending) => State::Closing { last, done: Box::pin(ending.write(self.received)) },
+            Some(mut ending) => {
+                ending.outcome.truncated = truncated;
+                State::Closing { last, done: Box::pin(ending.write(self.received)) }
+            }
             None => State::Over,
         };
     }

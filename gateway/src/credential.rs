@@ -1,0 +1,156 @@
+//! Credentials of tools: fetched from the agent when a call needs one, kept for a while, added to the request (A25, A26).
+//!
+//! Architecture invariant: a value goes to the scheme, host and port of its tool's URL and nowhere else, since it is added
+//! only to a request whose target was joined from that URL, and no redirect is followed.
+
+use std::sync::Arc;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{AUTHORIZATION, COOKIE},
+};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use strait_contract::{
+    message::Secret,
+    tool::{Bound, Placement},
+};
+use tokio::{
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+use zeroize::Zeroizing;
+
+use crate::{link::WhoIs, mask::Patterns};
+
+/// A tool's credential; its value is kept for its time to live and wiped afterwards.
+#[derive(Debug)]
+pub(crate) struct Credential {
+    bound: Bound,
+    /// The field it goes into, if it does.
+    field: Option<HeaderName>,
+    /// Held while it is asked for, so that many calls at once ask once.
+    kept: Mutex<Option<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    ready: Arc<Ready>,
+    until: Instant,
+}
+
+/// A value in the forms that a call needs.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    place: Place,
+    /// What to hide in answers.
+    pub(crate) patterns: Arc<Patterns>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Field(HeaderName, HeaderValue),
+    Query { name: String, value: Secret },
+}
+
+impl Credential {
+    /// `None` if its field isn't one.
+    pub(crate) fn new(bound: Bound) -> Option<Self> {
+        let field = match &bound.send {
+            Placement::Header { name, .. } => Some(name.parse().ok()?),
+            Placement::Basic { .. } => Some(AUTHORIZATION),
+            Placement::Query { .. } => None,
+        };
+        Some(Self { bound, field, kept: Mutex::default() })
+    }
+
+    /// The name of the query's pair that it is, if it is one.
+    pub(crate) fn query_name(&self) -> Option<&str> {
+        match &self.bound.send {
+            Placement::Query { name } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Takes out what of a caller's request would be a credential of its own: the field of this one in any spelling,
+    /// and what servers take for one.
+    pub(crate) fn clear(&self, headers: &mut HeaderMap) {
+        remove_like(headers, &AUTHORIZATION);
+        remove_like(headers, &COOKIE);
+        if let Some(field) = &self.field {
+            remove_like(headers, field);
+        }
+    }
+
+    /// The value, kept or asked for.
+    ///
+    /// # Errors
+    /// Why it can't be had, in words that show nothing of it.
+    pub(crate) async fn ready(&self, agent: &WhoIs) -> Result<Arc<Ready>, String> {
+        let mut kept = self.kept.lock().await;
+        if let Some(kept) = kept.as_ref().filter(|kept| Instant::now() < kept.until) {
+            return Ok(Arc::clone(&kept.ready));
+        }
+        *kept = None;
+        let name = &self.bound.name;
+        let value = agent.credential(name).await.map_err(|why| format!("the credential `{name}`: {why}"))?;
+        let ready = Arc::new(self.form(value)?);
+        let until = Instant::now() + Duration::from_secs(self.bound.ttl_seconds.into());
+        *kept = Some(Kept { ready: Arc::clone(&ready), until });
+        Ok(ready)
+    }
+
+    fn form(&self, value: Secret) -> Result<Ready, String> {
+        let patterns = Arc::new(Patterns::of(value.expose()));
+        let place = match (&self.bound.send, &self.field) {
+            (Placement::Query { name }, _) => Place::Query { name: name.clone(), value },
+            (Placement::Header { format, .. }, Some(field)) => {
+                let text = Zeroizing::new(format.replace("{}", value.expose()));
+                Place::Field(field.clone(), self.field_value(&text)?)
+            }
+            (Placement::Basic { user }, Some(field)) => {
+                let pair = Zeroizing::new(format!("{user}:{}", value.expose()));
+                let text = Zeroizing::new(format!("Basic {}", STANDARD.encode(pair.as_bytes())));
+                Place::Field(field.clone(), self.field_value(&text)?)
+            }
+            (_, None) => return Err(format!("the credential `{}` has no place", self.bound.name)),
+        };
+        Ok(Ready { place, patterns })
+    }
+
+    fn field_value(&self, text: &str) -> Result<HeaderValue, String> {
+        let mut value = HeaderValue::from_str(text).map_err(|_| {
+            format!("the credential `{}` holds characters that no field can", self.bound.name)
+        })?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
+}
+
+impl Ready {
+    /// Adds the field, if the credential is one.
+    pub(crate) fn add_to(&self, headers: &mut HeaderMap) {
+        if let Place::Field(name, value) = &self.place {
+            headers.insert(name.clone(), value.clone());
+        }
+    }
+
+    /// The URL with the pair, if the credential is one.
+    pub(crate) fn url(&self, url: &str) -> Option<Zeroizing<String>> {
+        let Place::Query { name, value } = &self.place else { return None };
+        let mark = if url.contains('?') { '&' } else { '?' };
+        let value = utf8_percent_encode(value.expose(), NON_ALPHANUMERIC);
+        Some(Zeroizing::new(format!("{url}{mark}{name}={value}")))
+    }
+}
+
+/// Removes a field in any spelling: servers behind CGI and its heirs can't tell `_` from `-`.
+pub(crate) fn remove_like(headers: &mut HeaderMap, field: &HeaderName) {
+    headers.remove(field);
+    let plain = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    let like = |name: &&HeaderName| name.as_str().bytes().map(plain).eq(field.as_str().bytes().map(plain));
+    let odd: Vec<HeaderName> = headers.keys().filter(like).cloned().collect();
+    for name in odd {
+        headers.remove(name);
+    }
+}

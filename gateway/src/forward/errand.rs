@@ -1,0 +1,116 @@
+//! What a call of a tool has that other calls don't: fixed fields and a credential on its way out, and an answer that is
+//! looked at on its way back.
+
+use std::time::Duration;
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Uri,
+    header::{ACCEPT_ENCODING, AUTHORIZATION, COOKIE, IF_RANGE, ORIGIN, RANGE, REFERER, SET_COOKIE},
+    response::Parts,
+};
+use hyper::body::Incoming;
+use strait_contract::code::Code;
+
+use super::Failure;
+use crate::{
+    call::{Call, HttpCall},
+    credential::{Ready, remove_like},
+    pipeline::Context,
+    protocol::http::body::{Orders, Source, takes_trailers},
+    tools::Kind,
+};
+
+/// A permitted request with what its tool adds.
+pub(super) struct Dressed<'a> {
+    pub(super) call: &'a HttpCall,
+    pub(super) ready: Option<&'a Ready>,
+}
+
+impl Dressed<'_> {
+    /// Makes a caller's fields those of its tool. `Connection` has had its say before, so nothing put in here can be
+    /// named there (case 90).
+    pub(super) fn put_on(&self, fields: &mut HeaderMap) {
+        let Some(tool) = &self.call.tool else { return };
+        // They speak of the gateway's own address.
+        for own in [ORIGIN, REFERER] {
+            fields.remove(own);
+        }
+        if let Some(credential) = &tool.credential {
+            credential.clear(fields);
+            // A part of an answer may be a part of the credential, and what is encoded can't be looked through.
+            for name in [RANGE, IF_RANGE] {
+                fields.remove(name);
+            }
+            fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
+        if matches!(tool.kind, Kind::Web) {
+            // Pages get nothing that names the caller.
+            for name in [AUTHORIZATION, COOKIE, X_API_KEY, API_KEY, X_GOOG_API_KEY] {
+                remove_like(fields, &name);
+            }
+            fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, identity"));
+        }
+        for (name, value) in &tool.headers {
+            remove_like(fields, name);
+            fields.insert(name.clone(), value.clone());
+        }
+        if let Some(ready) = self.ready {
+            ready.add_to(fields);
+        }
+    }
+
+    /// The URL that was judged, byte for byte, and behind it the credential if that goes into the query.
+    pub(super) fn uri(&self) -> Result<Uri, Failure> {
+        let url = self.call.target.url();
+        let with_credential = self.ready.and_then(|ready| ready.url(url));
+        // No error shows the URL: a credential may be in it.
+        with_credential.as_ref().map_or(url, |url| url.as_str()).parse().map_err(|_| Failure {
+            code: Code::Internal,
+            reason: "the canonical URL can't be sent".to_owned(),
+        })
+    }
+}
+
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const API_KEY: HeaderName = HeaderName::from_static("api-key");
+const X_GOOG_API_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
+
+/// What is done to the answer of a call; `None` if nothing is.
+pub(super) fn orders(
+    context: &Context,
+    call: &HttpCall,
+    ready: Option<&Ready>,
+    headers: &HeaderMap,
+) -> Option<Orders> {
+    let tool = call.tool.as_ref()?;
+    let limits = &context.settings.limits;
+    let web = matches!(tool.kind, Kind::Web);
+    let orders = Orders {
+        hide: ready.map(|ready| ready.patterns.clone()),
+        most: web.then_some(u64::from(limits.web_bytes)),
+        within: web.then(|| Duration::from_secs(u64::from(limits.web_seconds))),
+        trailers: takes_trailers(headers),
+    };
+    (orders.hide.is_some() || orders.most.is_some()).then_some(orders)
+}
+
+/// The answer's body under its orders, and its head made to fit.
+pub(super) fn screened(
+    orders: Option<Orders>,
+    call: &Call,
+    head: &mut Parts,
+    body: Incoming,
+) -> Result<Source, String> {
+    let Some(orders) = orders else { return Ok(Source::Upstream(body)) };
+    if call.tool().is_some_and(|tool| tool.credential.is_some()) {
+        // A session of the credential's would be the agent's to keep.
+        head.headers.remove(SET_COOKIE);
+    }
+    if http_body::Body::is_end_stream(&body) {
+        if let Some(hide) = &orders.hide {
+            hide.hide_in(&mut head.headers);
+        }
+        return Ok(Source::Upstream(body));
+    }
+    Ok(Source::Screened(Box::new(orders.take(&mut head.headers, body)?)))
+}
