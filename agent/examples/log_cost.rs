@@ -42,6 +42,7 @@ fn record(run: RunId, at: u64) -> Record {
         cookie: Some(at),
         count: 1,
         duration_us: Some(1234),
+        step: None,
     };
     Record { phase: Some(Phase::Done), ..log::record(Some(run), Body::Activity(Box::new(activity))) }
 }

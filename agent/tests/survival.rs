@@ -13,4 +13,5 @@ mod survival {
     mod kernel;
     mod kills;
     mod site;
+    mod tools;
 }
