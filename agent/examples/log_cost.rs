@@ -43,6 +43,7 @@ fn record(run: RunId, at: u64) -> Record {
         approval: None,
         count: 1,
         duration_us: Some(1234),
+        step: None,
     };
     Record { phase: Some(Phase::Done), ..log::record(Some(run), Body::Activity(Box::new(activity))) }
 }

@@ -15,4 +15,5 @@ mod survival {
     mod kernel;
     mod kills;
     mod site;
+    mod tools;
 }
