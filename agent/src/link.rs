@@ -263,9 +263,9 @@ impl Link {
     /// Tells the gateway that a run is over: it closes the run's connections and writes their last records, for
     /// which the run's chain stays open a little ([`Log::close_run`]).
     pub fn run_ended(&self, id: &RunId) {
-        self.0.parts.approvals.run_ended(id);
         let mut state = self.state();
         state.runs.remove(id);
+        self.0.parts.approvals.run_ended(id);
         if let Ok(packet) = Packet::new(&ToGateway::RunEnded(id.clone()), Vec::new()) {
             state.send(packet);
         }
