@@ -40,6 +40,7 @@ fn record(run: RunId, at: u64) -> Record {
         stream: None,
         process: Some(Process { pid: 4711, uid: 1000, comm: "node".into(), exe: None, digest: None }),
         cookie: Some(at),
+        approval: None,
         count: 1,
         duration_us: Some(1234),
         step: None,

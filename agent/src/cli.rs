@@ -1,5 +1,6 @@
 //! The `strait` command: thin verbs over the agent's sockets and files.
 
+pub mod approvals;
 pub mod check;
 pub mod completions;
 pub mod doctor;
@@ -71,6 +72,8 @@ enum Command {
     Trace(trace::Args),
     /// Try to leak, and check every wall
     Doctor(doctor::Args),
+    /// Answer calls that wait for a person
+    Approvals(approvals::Args),
     /// Check and explain policies
     Policy(policy::Args),
     /// Print a completion script for a shell
@@ -123,6 +126,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Log(args) => log::run(args, &instance),
         Command::Trace(args) => trace::run(&args, &instance),
         Command::Doctor(args) => doctor::run(&args, &instance),
+        Command::Approvals(args) => approvals::run(&args, &instance),
         Command::Policy(args) => policy::run(&args, &instance, &names),
         Command::Check(_) | Command::Completions(_) | Command::Man(_) => Ok(ExitCode::SUCCESS),
     }

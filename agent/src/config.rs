@@ -3,6 +3,7 @@
 //! Unknown and duplicate keys are refused with file, line and key (case 82). Secrets are references (`file:`,
 //! `env:`), never values. With no file at all the defaults hold: an instance that refuses everything.
 
+mod approvals;
 mod credential;
 mod file;
 mod tool;
@@ -16,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use serde::Deserialize;
 use strait_contract::{
     ids::AgentName,
     message::{Intermediate, Limits, Resolver, Secret, Setup, UpstreamProxy},
@@ -49,6 +51,8 @@ pub struct Config {
     pub tools: Tools,
     /// Credentials by name, unresolved.
     pub credentials: BTreeMap<ToolName, Credential>,
+    /// How people are asked.
+    pub approvals: ApprovalConfig,
 }
 
 /// A credential as configured: a reference, never a value.
@@ -60,6 +64,30 @@ pub struct Credential {
     pub send: Placement,
     /// How long the gateway may keep it, seconds.
     pub ttl_seconds: u32,
+}
+
+/// How people are asked about calls that policy holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalConfig {
+    /// Whether they are.
+    pub mode: ApprovalMode,
+    /// How long a call waits, unless its rule says.
+    pub timeout: Duration,
+    /// Program and arguments that tell people of a prompt; empty if none does.
+    pub notify: Vec<String>,
+    /// Prompts of one run at once.
+    pub per_run: usize,
+}
+
+/// Whether people are asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ApprovalMode {
+    /// A call waits for a person.
+    #[default]
+    Hold,
+    /// Nobody is there: such a call is refused at once.
+    Refuse,
 }
 
 /// How the gateway reaches upstreams.

@@ -6,10 +6,15 @@
 //! | `GET /v1/status` | what this Strait is doing |
 //! | `POST /v1/runs/{id}/stop` | `{}` when the run is gone; body `{"graceSeconds":n}` |
 //! | `POST /v1/runs/{id}/kill` | `{}` when the kernel has the order |
+//! | `GET /v1/approvals` | prompts of the caller's live runs, open and over; every prompt for root and `strait-admin` |
+//! | `GET /v1/approvals/{id}` | an open prompt with the whole body or arguments |
+//! | `POST /v1/approvals/{id}/approve` | the prompt; body `{"count":n}` or `{"forRun":true}`; root and `strait-admin` |
+//! | `POST /v1/approvals/{id}/deny` | the prompt; body `{"note":"…"}`; root and `strait-admin` |
 //! | `POST /v1/reload` | what is in force now; root and `strait-admin` |
 //!
 //! Errors are `{"error":{"code","message","hint"}}`. Who asks is the kernel's word (`SO_PEERCRED`), never a header.
-//! Somebody else's run is not found, not forbidden: names of runs tell what others work on.
+//! Somebody else's run is not found, not forbidden: names of runs tell what others work on. A process inside a run is
+//! nobody here, whoever started the run: it would answer its own questions.
 
 mod answer;
 pub mod client;
@@ -30,6 +35,8 @@ use tokio::{
 };
 
 use crate::{
+    activity::Processes,
+    approval::Approvals,
     launch::{callers::Callers, server::open_to_group},
     run::{Runs, account::Account},
 };
@@ -42,6 +49,8 @@ pub type Reload = oneshot::Sender<Result<String, String>>;
 pub struct Api {
     /// The runs.
     pub runs: Arc<Runs>,
+    /// Calls that wait for people.
+    pub approvals: Approvals,
     /// Who reloads.
     pub reload: mpsc::Sender<Reload>,
 }
@@ -76,6 +85,7 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
 /// # Errors
 /// If the listener fails.
 pub async fn serve(listener: UnixListener, api: Api) -> io::Result<()> {
+    let processes = Processes::new(&api.runs.parts().instance);
     let router = routes::router(api);
     let callers = Callers::new(MOST_PER_USER);
     loop {
@@ -90,9 +100,9 @@ pub async fn serve(listener: UnixListener, api: Api) -> io::Result<()> {
         };
         match callers.admit(&stream) {
             Ok(place) => {
-                let router = router.clone();
+                let (router, processes) = (router.clone(), processes.clone());
                 tokio::spawn(async move {
-                    attend(stream, router).await;
+                    attend(stream, router, processes).await;
                     drop(place);
                 });
             }
@@ -101,9 +111,18 @@ pub async fn serve(listener: UnixListener, api: Api) -> io::Result<()> {
     }
 }
 
+/// Who is at the other end; nobody if that is a process inside a run, or can't be told.
+async fn person(stream: &UnixStream, processes: &Processes) -> Option<Account> {
+    let account = Account::of_peer(stream).ok()?;
+    let pid = stream.peer_cred().ok()?.pid()?;
+    let processes = processes.clone();
+    let outside = tokio::task::spawn_blocking(move || processes.is_outside(u32::try_from(pid).ok()?));
+    outside.await.ok().flatten().filter(|outside| *outside).map(|_| account)
+}
+
 /// One connection.
-async fn attend(stream: UnixStream, router: Router) {
-    let peer = Peer(Account::of_peer(&stream).ok());
+async fn attend(stream: UnixStream, router: Router, processes: Processes) {
+    let peer = Peer(person(&stream, &processes).await);
     let service = TowerToHyperService::new(router.layer(Extension(ConnectInfo(peer))));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -26,6 +26,7 @@ use tokio::{
 
 use crate::{
     activity::Processes,
+    approval::Approvals,
     authority::Authority,
     child::Program,
     config::Config,
@@ -92,7 +93,10 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     say(&[runtime.await?])?;
     begun.await?.context("writing the first record")?;
     let left = supervise::left_behind(instance);
-    let link = link(&config, configs.clone(), &authority, &log, processes, &program, left.is_none())?;
+    let approvals = Approvals::start(log.clone(), configs.clone());
+    let asking = approvals.clone();
+    let link =
+        link(&config, configs.clone(), &authority, &log, (processes, asking), &program, left.is_none())?;
     // It waits at the link's door until that is opened.
     let supervisor = Supervisor::start(instance, program.clone(), link.gateway(), left);
     let parts = Parts {
@@ -107,7 +111,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     };
     let reloader = Reloader::new(current, link, log.clone(), program);
     let outcome = async {
-        open_up(parts, reloader, checking, &mut tasks).await?;
+        open_up(parts, approvals, reloader, checking, &mut tasks).await?;
         until_stopped(&mut tasks).await
     };
     let outcome = outcome.await;
@@ -122,6 +126,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
 /// Takes up what an earlier agent left, lets the gateway in, then people.
 async fn open_up(
     parts: Parts,
+    approvals: Approvals,
     reloader: Reloader,
     checking: Checking,
     tasks: &mut JoinSet<anyhow::Result<()>>,
@@ -130,6 +135,7 @@ async fn open_up(
     let instance = parts.instance.clone();
     let runs = Runs::new(parts).context("finding the cgroups")?;
     let adopted = runs.adopt().await.context("adopting the runs of an earlier agent")?;
+    approvals.recover();
     let live: Vec<RunId> = runs.list().iter().map(|run| run.id().clone()).collect();
     gate.collect_garbage(&live).context("removing what ended runs left")?;
     reloader.first(checking).await;
@@ -147,7 +153,7 @@ async fn open_up(
         tasks
             .spawn(async move { launch::server::serve(launcher, runs).await.context("serving launch.sock") });
     }
-    let api = control::Api { runs, reload: asked };
+    let api = control::Api { runs, approvals, reload: asked };
     tasks.spawn(async move { control::serve(controller, api).await.context("serving control.sock") });
     tasks.spawn(reloader.run(wishes));
     tracing::info!(
@@ -243,7 +249,7 @@ fn link(
     configs: channel::Receiver<Arc<Config>>,
     authority: &Arc<Authority>,
     log: &Log,
-    processes: Processes,
+    (processes, approvals): (Processes, Approvals),
     program: &Program,
     fresh: bool,
 ) -> anyhow::Result<Link> {
@@ -263,6 +269,7 @@ fn link(
     let parts = link::Parts {
         log: log.clone(),
         processes,
+        approvals,
         listeners,
         setup: Box::new(setup),
         tools: Box::new(move || tools.borrow().tools.clone()),

@@ -6,6 +6,7 @@
 //! Architecture invariant: root never opens a TCP connection, serves a page or reads an agent's bytes.
 
 pub mod activity;
+pub mod approval;
 pub mod authority;
 pub mod child;
 pub mod cli;

@@ -8,6 +8,7 @@
 
 pub(crate) mod calls;
 mod credentials;
+mod held;
 mod memory;
 mod reader;
 mod session;
@@ -40,6 +41,7 @@ use tokio::{
 use self::calls::Calls;
 use crate::{
     activity::Processes,
+    approval::Approvals,
     instance::Instance,
     listeners::Listeners,
     log::{Batch, Log},
@@ -58,6 +60,8 @@ pub struct Parts {
     pub log: Log,
     /// Who is behind a process id.
     pub processes: Processes,
+    /// Who asks people about calls that wait.
+    pub approvals: Approvals,
     /// The listeners for gateways that have none.
     pub listeners: Listeners,
     /// The setup of a gateway that starts, with a fresh intermediate; an error is told in the log.
@@ -259,6 +263,7 @@ impl Link {
     /// Tells the gateway that a run is over: it closes the run's connections and writes their last records, for
     /// which the run's chain stays open a little ([`Log::close_run`]).
     pub fn run_ended(&self, id: &RunId) {
+        self.0.parts.approvals.run_ended(id);
         let mut state = self.state();
         state.runs.remove(id);
         if let Ok(packet) = Packet::new(&ToGateway::RunEnded(id.clone()), Vec::new()) {

@@ -6,10 +6,12 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::indexing_slicing,
     reason = "a test's own steps fail by panicking"
 )]
 
 mod survival {
+    mod approvals;
     mod kernel;
     mod kills;
     mod site;

@@ -8,6 +8,7 @@ use strait_policies::{Question, Verdict};
 use crate::{
     call::{Call, What},
     gateway::Gateway,
+    hold::{self, Carried, Unapproved},
     record::{Guard, Outcome, facts::Line, now_ms},
     refuse,
 };
@@ -79,28 +80,73 @@ impl Refusal {
     }
 }
 
-/// Asks policy and writes the decision down.
+/// Asks policy and writes the decision down. A call that carries nothing besides itself.
 ///
 /// # Errors
-/// [`Refused`] if policy refuses, or if the decision can't be recorded.
+/// As [`decide_with`].
 pub async fn decide(gateway: &Gateway, call: Call) -> Result<Permitted, Refused> {
+    decide_with(gateway, call, Carried::Nothing).await
+}
+
+/// Asks policy, and a person if policy wants one, and writes the decision down. `carried` is what is sent besides the
+/// call; it is read before a person is asked.
+///
+/// # Errors
+/// [`Refused`] if policy or a person refuses, if nobody can be asked, or if the decision can't be recorded.
+pub async fn decide_with(
+    gateway: &Gateway,
+    call: Call,
+    mut carried: Carried<'_>,
+) -> Result<Permitted, Refused> {
     let mut guard = Guard::open(&gateway.recorder, call.id, call.caller.run.info.id.clone(), Line::of(&call));
-    let (verdict, hint) = ask(gateway, &call, &mut guard).await;
-    match verdict {
-        Verdict::Permit { rules } => match guard.allow(rules).await {
-            Ok(()) => Ok(Permitted { call, guard }),
-            Err(why) => Err(unrecorded(call.id, why)),
-        },
-        Verdict::Hold { rules, why } => {
-            let reason = format!("approval is needed ({why}) and there is nobody to ask");
-            let refusal = Refusal::new(Code::ApprovalUnavailable, reason);
-            Err(write_down(guard, call.status(refusal.code), refusal, rules).await)
-        }
-        Verdict::Refuse { code, rules, reason } => {
-            let refusal = Refusal { code, reason, hint };
-            Err(write_down(guard, call.status(refusal.code), refusal, rules).await)
+    let mut approved = None;
+    loop {
+        let (verdict, hint) = ask(gateway, &call, &mut guard).await;
+        match verdict {
+            Verdict::Permit { rules } => return allow(call, guard, rules).await,
+            Verdict::Refuse { code, rules, reason } => {
+                let refusal = Refusal { code, reason, hint };
+                return Err(write_down(guard, call.status(refusal.code), refusal, rules).await);
+            }
+            // INVARIANT: what a person approved was held by exactly these rules; by others it is asked about anew.
+            Verdict::Hold { rules, why } if approved.as_ref() == Some(&(rules.clone(), why.clone())) => {
+                return allow(call, guard, rules).await;
+            }
+            Verdict::Hold { rules, why } => {
+                let held = Box::pin(hold::hold(gateway, &call, &mut carried, &rules, &why));
+                match held.await {
+                    Ok(approval) => {
+                        guard.set_approval(approval);
+                        approved = Some((rules, why));
+                    }
+                    Err(unapproved) => return Err(unapprove(&call, guard, *unapproved, rules).await),
+                }
+            }
         }
     }
+}
+
+async fn allow(call: Call, mut guard: Guard, rules: Vec<String>) -> Result<Permitted, Refused> {
+    match guard.allow(rules).await {
+        Ok(()) => Ok(Permitted { call, guard }),
+        Err(why) => Err(unrecorded(call.id, why)),
+    }
+}
+
+/// Refuses a call that was held.
+async fn unapprove(call: &Call, mut guard: Guard, why: Unapproved, rules: Vec<String>) -> Refused {
+    let Unapproved { refusal, approval, agent_gone } = why;
+    if let Some(approval) = approval {
+        guard.set_approval(approval);
+    }
+    let status = call.status(refusal.code);
+    if !agent_gone {
+        return write_down(guard, status, refusal, rules).await;
+    }
+    // Its lines follow when the agent is back; the client need not wait for that to be told that nothing was done.
+    let Refusal { code, reason, hint } = refusal;
+    guard.deny_later(code, rules.clone(), &reason, status);
+    Refused { id: call.id, code, rules, reason, hint }
 }
 
 /// Refuses a call that policy isn't asked about, and writes that down.

@@ -16,7 +16,7 @@ use crate::{
     decide::{Permitted, Refused},
     pipeline::Context,
     protocol::http::{
-        body::{Body, Download, Ending, Orders, Upload, Wanted},
+        body::{Body, Download, Ending, Orders, Payload, Upload, Wanted},
         headers, serve, upgrade,
     },
     record::{Guard, Outcome},
@@ -54,7 +54,7 @@ pub(crate) struct Failure {
 pub(crate) async fn send(
     context: &Context,
     permitted: Permitted,
-    mut request: Request<Incoming>,
+    mut request: Request<Payload>,
 ) -> Response<Body> {
     let ready = credential(context, &permitted).await;
     let (call, guard) = permitted.into_parts();
@@ -127,7 +127,7 @@ type Outgoing = (Request<Upload>, Option<watch::Sender<Wanted>>);
 fn outgoing(
     context: &Context,
     dressed: &errand::Dressed<'_>,
-    request: Request<Incoming>,
+    request: Request<Payload>,
     protocol: Option<HeaderValue>,
     sent: &Arc<AtomicU64>,
 ) -> Result<Outgoing, Failure> {

@@ -17,6 +17,7 @@ use strait_policies::Snapshot;
 
 use crate::{
     forward::dial::Dialer,
+    hold::Desk,
     link::WhoIs,
     protocol::tls::leaf::Minter,
     record::{Queue, Recorder},
@@ -66,6 +67,8 @@ pub struct Gateway {
     pub policy: ArcSwap<Snapshot>,
     /// Asks the agent who is behind a process id.
     pub whois: WhoIs,
+    /// Asks people, by way of the agent.
+    pub desk: Desk,
     /// Where flows come from.
     pub flows: FlowSource,
     settings: ArcSwapOption<Settings>,
@@ -135,12 +138,14 @@ impl Gateway {
     /// A gateway that knows nothing yet and refuses everything, and the queue that its link is to empty.
     pub fn new(flows: FlowSource) -> (Arc<Self>, Queue, crate::link::Questions) {
         let (recorder, queue) = Recorder::new();
-        let (whois, questions) = WhoIs::new();
+        let (desk, held) = Desk::new();
+        let (whois, questions) = WhoIs::new(held);
         let gateway = Self {
             runs: Runs::default(),
             recorder: Arc::new(recorder),
             policy: ArcSwap::from_pointee(Snapshot::empty()),
             whois,
+            desk,
             flows,
             settings: ArcSwapOption::empty(),
             tools: ArcSwap::default(),

@@ -11,6 +11,7 @@ mod credential;
 pub mod decide;
 pub mod forward;
 pub mod gateway;
+pub mod hold;
 pub mod identify;
 pub mod limits;
 pub mod link;

@@ -17,9 +17,10 @@ use strait_contract::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{gateway::Gateway, record::Queue};
+use crate::{gateway::Gateway, hold, record::Queue};
 
 mod batches;
+mod held;
 mod policies;
 mod session;
 mod socket;
@@ -41,7 +42,10 @@ pub struct WhoIs {
 
 /// Questions on their way to the agent.
 #[derive(Debug)]
-pub struct Questions(mpsc::Receiver<Question>);
+pub struct Questions {
+    processes: mpsc::Receiver<Question>,
+    held: hold::Queue,
+}
 
 #[derive(Debug)]
 enum Question {
@@ -62,10 +66,10 @@ enum Question {
 }
 
 impl WhoIs {
-    /// The asking end and the link's end.
-    pub fn new() -> (Self, Questions) {
-        let (ask, questions) = mpsc::channel(256);
-        (Self { ask }, Questions(questions))
+    /// The asking end and the link's end, to which the queue of held calls is added.
+    pub(crate) fn new(held: hold::Queue) -> (Self, Questions) {
+        let (ask, processes) = mpsc::channel(256);
+        (Self { ask }, Questions { processes, held })
     }
 
     /// Executable and digest of a process; `None` if the agent can't tell, isn't there or takes too long.

@@ -60,7 +60,7 @@ impl Context {
 
 /// Serves one accepted connection to its end, or to the end of its run.
 pub(crate) async fn serve(gateway: Arc<Gateway>, accepted: Accepted, stop: watch::Receiver<bool>) {
-    let identified = match identify(&gateway, accepted).await {
+    let identified = match Box::pin(identify(&gateway, accepted)).await {
         Ok(identified) => identified,
         Err(Unidentified::Refused(socket, listener, refused)) => {
             return tell(socket, listener, &refused).await;
@@ -75,7 +75,7 @@ pub(crate) async fn serve(gateway: Arc<Gateway>, accepted: Accepted, stop: watch
         () = run.ended() => {}
         () = async {
             match to {
-                Place::Gateway => http::proxy::serve(context, wire).await,
+                Place::Gateway => Box::pin(http::proxy::serve(context, wire)).await,
                 Place::Outside(to) => Box::pin(outside(context, wire, to, Via::Egress)).await,
             }
         } => {}
@@ -84,12 +84,13 @@ pub(crate) async fn serve(gateway: Arc<Gateway>, accepted: Accepted, stop: watch
 
 /// Serves a stream that leads to `to`: a redirected connection, or a tunnel that the client asked for.
 pub(crate) async fn outside(context: Context, mut wire: Wire, to: Endpoint, via: Via) {
+    // Each on the heap: a connection takes the room of what it speaks, not of the largest there is.
     match detect(&mut wire, &context.settings.names, context.head_time()).await {
-        Spoken::Tls(hello) => tls::serve(context, wire, to, via, hello).await,
-        Spoken::Http1 => http::serve::http1(http::Front::plain(context, to, via), wire).await,
-        Spoken::Http2 => http::serve::http2(http::Front::plain(context, to, via), wire).await,
-        Spoken::Other if ssh::is_ssh(wire.ahead()) => ssh::serve(context, wire, to, via).await,
-        Spoken::Silent | Spoken::Other => stream::serve(context, wire, to, via).await,
+        Spoken::Tls(hello) => Box::pin(tls::serve(context, wire, to, via, hello)).await,
+        Spoken::Http1 => Box::pin(http::serve::http1(http::Front::plain(context, to, via), wire)).await,
+        Spoken::Http2 => Box::pin(http::serve::http2(http::Front::plain(context, to, via), wire)).await,
+        Spoken::Other if ssh::is_ssh(wire.ahead()) => Box::pin(ssh::serve(context, wire, to, via)).await,
+        Spoken::Silent | Spoken::Other => Box::pin(stream::serve(context, wire, to, via)).await,
         Spoken::BadTls(why) => {
             let reason = format!("the TLS hello can't be read: {why}");
             let refusal = Refusal::new(Code::MalformedRequest, reason);

@@ -12,6 +12,7 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 use strait_contract::{
+    approval::Approval,
     code::Code,
     ids::{RecordId, RunId},
     record::{Body, Phase, Record, Unrecorded},
@@ -91,6 +92,13 @@ impl Guard {
         }
     }
 
+    /// Puts in what asking a person came to.
+    pub(crate) fn set_approval(&mut self, approval: Approval) {
+        if let Some(line) = self.line.as_mut() {
+            line.set_approval(approval);
+        }
+    }
+
     /// Writes the `decided` line of a permitted call and waits until it is on record.
     ///
     /// # Errors
@@ -129,6 +137,14 @@ impl Guard {
             return Err(Unrecorded::Malformed);
         };
         self.recorder.ask(decided, Some(done)).await.map_err(|lost| lost.why)
+    }
+
+    /// Has both lines of a refused call written as soon as there is somebody to write them.
+    pub(crate) fn deny_later(mut self, code: Code, rules: Vec<String>, reason: &str, status: Option<u16>) {
+        if let Some((decided, done)) = self.refusal(code, rules, reason, status) {
+            self.recorder.tell(decided);
+            self.recorder.tell(done);
+        }
     }
 
     /// Writes the `done` line and waits until it is on record.

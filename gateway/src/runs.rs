@@ -11,9 +11,9 @@ use std::{
 };
 
 use strait_contract::{ids::RunId, message::Limits, run::RunInfo, token::TokenHash};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
-use crate::{forward::pool::Pool, names::Names};
+use crate::{forward::pool::Pool, names::Names, protocol::http::body::room};
 
 /// A live run, shared by all of its connections.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub struct Run {
     pub names: Names,
     /// Its upstream connections: never shared with another run, whose rights may differ.
     pub(crate) pool: Pool,
+    /// Room for the bodies of its held calls.
+    pub(crate) held_bytes: Arc<Semaphore>,
     connections: AtomicU32,
     /// The session of the link in which it was announced last.
     session: AtomicU64,
@@ -38,6 +40,7 @@ impl Run {
             info,
             names,
             pool: Pool::default(),
+            held_bytes: room(),
             connections: AtomicU32::new(0),
             session: AtomicU64::new(0),
             ended,

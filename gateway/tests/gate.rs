@@ -15,6 +15,8 @@
 mod agent;
 #[path = "gate/client.rs"]
 mod client;
+#[path = "gate/hold.rs"]
+mod hold;
 #[path = "gate/http.rs"]
 mod http;
 #[path = "../src/forward/dial/tests/internet.rs"]

@@ -220,6 +220,20 @@ fn well_formed(id: &str) -> bool {
     (1..=100).contains(&id.len()) && id.bytes().all(fits)
 }
 
+/// Seconds of an `@approval_timeout`.
+pub(crate) fn seconds(text: &str) -> Option<u64> {
+    if !is_duration(text) {
+        return None;
+    }
+    let number = text.trim_end_matches(['s', 'm', 'h']);
+    let unit = match text.as_bytes().last() {
+        Some(b'm') => 60,
+        Some(b'h') => 3600,
+        _ => 1,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
 fn is_duration(text: &str) -> bool {
     let digits = text.strip_suffix(['s', 'm', 'h']).unwrap_or_default();
     (1..=6).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())

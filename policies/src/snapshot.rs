@@ -1,8 +1,11 @@
 //! One loaded policy set, ready to decide.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use cedar_policy::{AuthorizationError, Authorizer, Decision, Policy, Response};
@@ -39,6 +42,8 @@ pub struct Snapshot {
     digest: String,
     rules: usize,
     path_rules: Vec<PathRule>,
+    /// Seconds of each `@approval_timeout`, by rule.
+    timeouts: BTreeMap<String, u64>,
     epoch: u64,
     /// Of this set alone, while an epoch may come again.
     serial: u64,
@@ -77,6 +82,7 @@ impl Snapshot {
                 digest,
                 rules: rules.len(),
                 path_rules: inspected::path_rules(model, &rules),
+                timeouts: rules.iter().filter_map(timeout).collect(),
                 epoch,
                 serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             })
@@ -94,6 +100,7 @@ impl Snapshot {
             digest: digest::of(&[], &Pins::default()),
             rules: 0,
             path_rules: Vec::new(),
+            timeouts: BTreeMap::new(),
             epoch: 0,
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
         }
@@ -130,6 +137,12 @@ impl Snapshot {
     /// The tools that are pinned.
     pub fn pins(&self) -> &Pins {
         &self.pins
+    }
+
+    /// How long a call that these rules hold may wait for a person, seconds: the shortest `@approval_timeout` among
+    /// them, if one has any.
+    pub fn approval_timeout(&self, rules: &[String]) -> Option<u64> {
+        rules.iter().filter_map(|rule| self.timeouts.get(rule)).min().copied()
     }
 
     /// The number this set was compiled under.
@@ -203,6 +216,10 @@ impl Snapshot {
         }
         Ok(tally)
     }
+}
+
+fn timeout(rule: &load::Rule) -> Option<(String, u64)> {
+    Some((rule.id.clone(), load::seconds(annotation(&rule.policy, "approval_timeout")?)?))
 }
 
 /// The rules that can concern a call.

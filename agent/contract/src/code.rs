@@ -28,6 +28,10 @@ codes! {
     PolicyError = "POLICY_ERROR",
     /// Only `@approval` rules permit the call and no person can be asked.
     ApprovalUnavailable = "APPROVAL_UNAVAILABLE",
+    /// A person was asked and refused.
+    ApprovalDenied = "APPROVAL_DENIED",
+    /// A person was asked and nobody answered in time.
+    ApprovalTimeout = "APPROVAL_TIMEOUT",
     /// The record of the decision could not be written.
     RecordUnavailable = "RECORD_UNAVAILABLE",
     /// The bytes are not the protocol they claim to be.

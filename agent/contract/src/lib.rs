@@ -7,6 +7,7 @@
 //! Architecture invariant: nothing here decides anything.
 #![deny(unsafe_code)]
 
+pub mod approval;
 pub mod code;
 pub mod flow;
 pub mod ids;

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::{
-    ids::RunId,
+    approval::{Answer, Held},
+    ids::{RecordId, RunId},
     record::{Record, Unrecorded},
     run::{Process, RunInfo},
     tool::{ToolName, Tools},
@@ -36,6 +37,13 @@ pub enum ToAgent {
     Credential { ticket: u64, name: ToolName },
     /// The run `from` presented the workload token of `owner`: an event for both.
     TokenMismatch { from: RunId, owner: RunId },
+    /// A part of what a call carries that is about to be held: at most [`crate::approval::PIECE`] bytes, in order,
+    /// nothing of another call in between.
+    HeldPiece { call: RecordId, bytes: Vec<u8> },
+    /// A call waits for a person. Answered by [`ToGateway::Answer`], at some time.
+    Held(Box<Held>),
+    /// A held call is not waited for any more: its client has gone. If its answer is on the way, that is not used.
+    Withdrawn { call: RecordId },
 }
 
 /// From the agent to the gateway.
@@ -61,6 +69,8 @@ pub enum ToGateway {
     Tools(Box<Tools>),
     /// Answer to [`ToAgent::Credential`]: the value, or why there is none, in words that show nothing of it.
     Credential { ticket: u64, value: Result<Secret, String> },
+    /// Answer to [`ToAgent::Held`].
+    Answer { call: RecordId, answer: Answer },
 }
 
 /// The listeners, in the order in which their descriptors are sent.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    approval::Approval,
     code::Code,
     ids::{RecordId, RunId},
     run::Process,
@@ -79,6 +80,8 @@ pub struct Activity {
     pub process: Option<Process>,
     /// Socket cookie: joins kernel and gateway records of one connection.
     pub cookie: Option<u64>,
+    /// What asking a person came to, if one was asked.
+    pub approval: Option<Approval>,
     /// How many like events this line stands for.
     pub count: u64,
     /// From decision to end, microseconds; only on `done` lines.
@@ -105,6 +108,7 @@ impl Activity {
             stream: None,
             process: None,
             cookie: None,
+            approval: None,
             count: 1,
             duration_us: None,
             step: None,
@@ -136,6 +140,8 @@ pub struct Step {
     pub reason: Option<String>,
     /// What went wrong after it was permitted.
     pub error: Option<String>,
+    /// What asking a person came to, if one was asked.
+    pub approval: Option<Approval>,
     /// The calling process.
     pub process: Option<Process>,
     /// Status the client got.
@@ -164,6 +170,7 @@ impl Step {
             rules: Vec::new(),
             reason: None,
             error: None,
+            approval: None,
             process: None,
             status: None,
             bytes_out: None,

@@ -74,6 +74,14 @@ impl Processes {
         (start_time(tgid) == Some(started)).then_some(process)
     }
 
+    /// Whether a process is outside every run; `None` if that can't be told, as of one that has ended. Reads files: not
+    /// for an async thread.
+    pub fn is_outside(&self, pid: u32) -> Option<bool> {
+        let started = start_time(pid)?;
+        let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        (start_time(pid) == Some(started)).then(|| !is_in_any(&cgroup, &self.runs))
+    }
+
     /// Path of a process's executable, if the process is still there.
     pub fn exe(&self, pid: u32) -> Option<Arc<str>> {
         let key = (pid, start_time(pid)?);
@@ -141,6 +149,16 @@ fn is_in(cgroup: &str, runs: &str, run: &str) -> bool {
     })
 }
 
+/// Whether `/proc/PID/cgroup` puts a process into the cgroup of any run or one below. Names of runs begin with a letter;
+/// the shims' and the gateway's group with a dot.
+fn is_in_any(cgroup: &str, runs: &str) -> bool {
+    cgroup.lines().filter_map(|line| line.strip_prefix("0::")).any(|path| {
+        path.strip_prefix(runs)
+            .and_then(|rest| rest.strip_prefix('/'))
+            .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_lowercase()))
+    })
+}
+
 /// Field 22 of `/proc/PID/stat`: start time in clock ticks since boot. The command name in field 2 may hold
 /// anything, so counting starts behind its last parenthesis.
 fn start_time(pid: u32) -> Option<u64> {
@@ -166,6 +184,19 @@ mod tests {
             ("1:name=systemd:/strait/coder-1\n0::/\n", false),
         ] {
             assert_eq!(is_in(cgroup, "/strait", "coder-1"), inside, "{cgroup}");
+        }
+    }
+
+    #[test]
+    fn a_process_of_any_run_is_inside() {
+        for (cgroup, inside) in [
+            ("0::/strait/coder-1/box\n", true),
+            ("12:pids:/other\n0::/strait/x\n", true),
+            ("0::/strait/.shims\n", false),
+            ("0::/strait\n", false),
+            ("0::/system.slice/strait.service\n", false),
+        ] {
+            assert_eq!(is_in_any(cgroup, "/strait"), inside, "{cgroup}");
         }
     }
 

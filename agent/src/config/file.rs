@@ -16,6 +16,7 @@ use strait_contract::{
 
 use super::{
     AgentConfig, Config, ConfigError, LogConfig, Network, Reference,
+    approvals::ApprovalsTable,
     tool::{CredentialTable, Source, ToolTable},
     value::{Cidr, HostName, Hosts, ProxyAddress, ResolverValue, Variable},
 };
@@ -32,6 +33,7 @@ struct File {
     agents: BTreeMap<AgentName, AgentTable>,
     tools: BTreeMap<String, ToolTable>,
     credentials: BTreeMap<String, CredentialTable>,
+    approvals: ApprovalsTable,
 }
 
 /// Where things are, for an instance beside the installed one.
@@ -97,8 +99,8 @@ struct AgentTable {
 
 /// From text to config.
 pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let File { instance, network, hosts, limits, log, agents, tools, credentials } = toml::from_str(text)
-        .map_err(|error| ConfigError::Text {
+    let File { instance, network, hosts, limits, log, agents, approvals, tools, credentials } =
+        toml::from_str(text).map_err(|error| ConfigError::Text {
             path: path.to_owned(),
             message: error.to_string().trim_end().to_owned(),
         })?;
@@ -114,6 +116,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         network,
         limits: limits.into_limits(path)?,
         log: log.into_config(path)?,
+        approvals: approvals.into_config(path)?,
         agents,
         tools,
         credentials,
@@ -121,12 +124,12 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-fn conflict(path: &Path, message: impl Into<String>) -> ConfigError {
+pub(super) fn conflict(path: &Path, message: impl Into<String>) -> ConfigError {
     ConfigError::Conflict { path: path.to_owned(), message: message.into() }
 }
 
 /// A bounded number, or its default.
-fn bounded(
+pub(super) fn bounded(
     path: &Path,
     key: &str,
     value: Option<u32>,

@@ -7,17 +7,19 @@ use axum::{
 };
 
 use super::wire::{ErrorBody, ErrorView};
-use crate::run::end::EndError;
+use crate::{approval::ApprovalError, run::end::EndError};
 
 /// Why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    #[error("the kernel did not say who you are")]
+    #[error("you are inside a run, or the kernel did not say who you are")]
     Unknown,
     #[error("no run `{0}` of yours is alive")]
     NoRun(String),
     #[error("only root and the group `strait-admin` may do that")]
     NotAdmin,
+    #[error("`{0}` is not the name of a prompt")]
+    NoPrompt(String),
     #[error("the body is not acceptable: {0}")]
     Body(String),
     #[error("there is nothing at this path")]
@@ -25,13 +27,17 @@ pub(super) enum Refused {
     #[error("{0}")]
     Reload(String),
     #[error(transparent)]
+    Approval(#[from] ApprovalError),
+    #[error(transparent)]
     End(#[from] EndError),
 }
 
 impl Refused {
     fn parts(&self) -> (StatusCode, &'static str, &'static str) {
         match self {
-            Self::Unknown => (StatusCode::FORBIDDEN, "PEER_UNKNOWN", "use the socket of the host itself"),
+            Self::Unknown => {
+                (StatusCode::FORBIDDEN, "PEER_UNKNOWN", "ask from the host, not from inside a run")
+            }
             Self::NoRun(_) => (StatusCode::NOT_FOUND, "NO_RUN", "`strait ps` lists your live runs"),
             Self::NotAdmin => {
                 (StatusCode::FORBIDDEN, "NOT_ADMIN", "use sudo, or ask to be put in the group `strait-admin`")
@@ -43,6 +49,15 @@ impl Refused {
                 "RELOAD_REFUSED",
                 "what was in force stays; `strait check` shows every fault",
             ),
+            Self::NoPrompt(_) | Self::Approval(ApprovalError::Unknown(_)) => {
+                (StatusCode::NOT_FOUND, "NO_PROMPT", "`strait approvals` lists what waits")
+            }
+            Self::Approval(ApprovalError::Approved(_)) => {
+                (StatusCode::CONFLICT, "APPROVED", "an identical call uses it when it comes")
+            }
+            Self::Approval(ApprovalError::Unrecorded(_) | ApprovalError::Stopping) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "UNRECORDED", "see the agent's log, and try again")
+            }
             Self::End(_) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "NOT_ENDED", "see the agent's log, and try `strait kill`")
             }

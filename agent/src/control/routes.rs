@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use strait_contract::ids::RunId;
 use tokio::sync::oneshot;
 
+mod approvals;
+
 use super::{
     Api, Peer,
     answer::Refused,
@@ -28,6 +30,10 @@ pub(super) fn router(api: Api) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/runs/{id}/stop", post(stop))
         .route("/v1/runs/{id}/kill", post(kill))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{id}", get(approvals::show))
+        .route("/v1/approvals/{id}/approve", post(approvals::approve))
+        .route("/v1/approvals/{id}/deny", post(approvals::deny))
         .route("/v1/reload", post(reload))
         .fallback(|| async { Refused::NoRoute })
         .with_state(api)

@@ -62,6 +62,25 @@ pub struct StopBody {
     pub grace_seconds: Option<u64>,
 }
 
+/// Body of an approval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ApproveBody {
+    /// Executions that it is worth; one if none is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+    /// Every identical call for the rest of the run's life.
+    pub for_run: bool,
+}
+
+/// Body of a refusal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct DenyBody {
+    /// What the client is told.
+    pub note: Option<String>,
+}
+
 /// Answer to a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {

@@ -15,7 +15,7 @@ use tokio::{
 use super::{
     Link, Packet,
     calls::Calls,
-    credentials,
+    credentials, held,
     reader::{self, News, Over},
     socket::{self, Peer, Socket},
     tokens,
@@ -100,6 +100,7 @@ async fn serve(socket: Socket, peer: Peer, link: Link, greeting: OwnedSemaphoreP
         current
     };
     tracing::warn!(pid = peer.pid, %error, "the link to the gateway ended");
+    link.0.parts.approvals.session_ended(number);
     link.left(peer.pid, calls);
     if let Ended::Reader(Over::Violation(what)) = &error {
         let facts = [("what", (*what).to_owned())];
@@ -212,6 +213,7 @@ async fn write(socket: &Socket, mut packets: mpsc::UnboundedReceiver<Packet>) ->
 async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls: &mut Calls) -> Ended {
     let questions = Arc::new(Semaphore::new(QUESTIONS));
     let mut mismatches = tokens::Mismatches::default();
+    let mut pieces = held::Pieces::default();
     while let Some(told) = news.recv().await {
         match told {
             News::Message(ToAgent::PolicyCompiled { epoch, refused }) => compiled(link, epoch, refused),
@@ -229,6 +231,9 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                 tokio::spawn(credentials::hand_over(link.clone(), number, ticket, name, permit));
             }
             News::Message(ToAgent::TokenMismatch { from, owner }) => mismatches.tell(link, from, owner).await,
+            News::Message(ToAgent::HeldPiece { call, bytes }) => pieces.take(call, &bytes),
+            News::Message(ToAgent::Held(held)) => held::ask(link, number, held, &mut pieces).await,
+            News::Message(ToAgent::Withdrawn { call }) => held::withdraw(link, call).await,
             News::Message(ToAgent::Hello { .. } | ToAgent::Records { .. }) => {}
             News::Over(over, left) => {
                 calls.add(left);

@@ -19,6 +19,8 @@ use crate::{
     log::{self, Options, RunMeta},
 };
 
+mod held;
+
 /// A user that is neither root nor anyone else's in these tests.
 const GATEWAY: u32 = 64_777;
 
@@ -48,6 +50,7 @@ impl Rig {
         let parts = Parts {
             log: log.clone(),
             processes: Processes::new(&instance),
+            approvals: approvals(&log),
             listeners: Listeners::new(
                 &instance,
                 Path::new("/nonexistent"),
@@ -88,6 +91,12 @@ impl Rig {
     fn host_log(&self) -> String {
         fs::read_to_string(self.dir.path().join("state/host/log.jsonl")).unwrap_or_default()
     }
+}
+
+fn approvals(log: &Log) -> Approvals {
+    let config = crate::config::Config::parse("", Path::new("/nonexistent/strait.toml")).unwrap();
+    let (_, config) = watch::channel(Arc::new(config));
+    Approvals::start(log.clone(), config)
 }
 
 fn info(name: &str) -> RunInfo {

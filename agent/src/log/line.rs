@@ -6,6 +6,7 @@ use serde::{Serialize, Serializer};
 use serde_json::ser::Formatter;
 use sha2::{Digest, Sha256};
 use strait_contract::{
+    approval::Approval,
     record::{
         Activity, Body, Decision, Destination, Dns, Event, Kind, Phase, Record, Request, Source, Step,
         ToolKind, Traffic,
@@ -58,6 +59,10 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
                 && activity.rules.iter().all(|rule| fits(rule))
                 && activity.reason.as_deref().is_none_or(&mut fits)
                 && activity.dst.name.as_deref().is_none_or(&mut fits)
+                && activity
+                    .approval
+                    .as_ref()
+                    .is_none_or(|approval| approval.by.as_deref().is_none_or(&mut fits))
                 && fits(&activity.proto)
                 && fits(&activity.via)
                 && activity.request.as_ref().is_none_or(|request| {
@@ -81,6 +86,7 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
                 && [&step.args, &step.reason, &step.error]
                     .into_iter()
                     .all(|text| text.as_deref().is_none_or(&mut fits))
+                && step.approval.as_ref().is_none_or(|approval| approval.by.as_deref().is_none_or(&mut fits))
                 && step.process.as_ref().is_none_or(|process| {
                     fits(&process.comm)
                         && process.exe.as_deref().is_none_or(&mut fits)
@@ -271,6 +277,8 @@ struct TraceLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    approval: Option<ApprovalLine<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<ProcessLine<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
@@ -314,6 +322,8 @@ struct ActivityLine<'a> {
     process: Option<ProcessLine<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     flow: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval: Option<ApprovalLine<'a>>,
     #[serde(skip_serializing_if = "is_one")]
     count: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -343,6 +353,23 @@ struct RequestLine<'a> {
     bytes_out: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_in: Option<u64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ApprovalLine<'a> {
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'a str>,
+    outcome: &'static str,
+    waited_ms: u64,
+}
+
+impl<'a> ApprovalLine<'a> {
+    fn of(approval: &'a Approval) -> Self {
+        let Approval { id, by, outcome, waited_ms } = approval;
+        Self { id: id.as_str(), by: by.as_deref(), outcome: outcome.as_str(), waited_ms: *waited_ms }
+    }
 }
 
 #[derive(Serialize)]
@@ -460,6 +487,7 @@ impl<'a> ActivityLine<'a> {
                 .map(|Traffic { bytes_out, bytes_in }| TrafficLine { bytes_out, bytes_in }),
             process: activity.process.as_ref().map(ProcessLine::new),
             flow: activity.cookie.map(|cookie| format!("{boot_id}/{run}/{cookie}")),
+            approval: activity.approval.as_ref().map(ApprovalLine::of),
             count: activity.count,
             duration_ms: activity.duration_us.map(milliseconds),
         }
@@ -487,6 +515,7 @@ impl<'a> TraceLine<'a> {
             rules: &step.rules,
             reason: step.reason.as_deref(),
             error: step.error.as_deref(),
+            approval: step.approval.as_ref().map(ApprovalLine::of),
             process: step.process.as_ref().map(ProcessLine::new),
             status: step.status,
             bytes_out: step.bytes_out,

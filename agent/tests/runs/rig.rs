@@ -12,6 +12,7 @@ use std::{
 
 use strait_agent::{
     activity::Processes,
+    approval::Approvals,
     authority::Authority,
     child::Program,
     config::Config,
@@ -164,11 +165,14 @@ async fn start(instance: &Instance, config: Config) -> (Arc<Runs>, mpsc::Receive
     let trust = Trust::build(&instance.run_dir.join("trust"), authority.root_pem()).unwrap();
     let root = gate.listeners_cgroup().parent().unwrap().parent().unwrap().to_owned();
     let setup_config = config.clone();
+    let (_, current) = watch::channel(Arc::new(config.clone()));
+    let approvals = Approvals::start(log.clone(), current);
     let link = Link::serve(
         instance,
         link::Parts {
             log: log.clone(),
             processes: Processes::new(instance),
+            approvals: approvals.clone(),
             listeners: Listeners::new(instance, &root, Program::current().unwrap()),
             setup: Box::new(move || {
                 Ok(setup_config.setup(authority.intermediate().map_err(|error| error.to_string())?))
@@ -196,7 +200,7 @@ async fn start(instance: &Instance, config: Config) -> (Arc<Runs>, mpsc::Receive
     tokio::spawn(launch::server::serve(launch, Arc::clone(&runs)));
     let (reload, reloads) = mpsc::channel(1);
     let control = control::listen(&instance.control_socket()).unwrap();
-    tokio::spawn(control::serve(control, Api { runs: Arc::clone(&runs), reload }));
+    tokio::spawn(control::serve(control, Api { runs: Arc::clone(&runs), approvals, reload }));
     (runs, reloads)
 }
 

@@ -83,11 +83,12 @@ impl Asked {
 type Compiled = (u64, Result<Snapshot, String>);
 
 /// What a session keeps besides the link itself.
-struct Session {
+pub(super) struct Session {
     socket: Socket,
     scratch: Vec<u8>,
     asked: HashMap<u64, Asked>,
     ticket: u64,
+    pub(super) held: super::held::Waiting,
     compiling: Option<JoinHandle<Compiled>>,
     /// A newer set that came while one was being compiled.
     to_compile: Option<(u64, OwnedFd)>,
@@ -111,6 +112,7 @@ impl Link {
             scratch: scratch(),
             asked: HashMap::new(),
             ticket: 0,
+            held: super::held::Waiting::default(),
             compiling: None,
             to_compile: None,
             unsent: Vec::new(),
@@ -136,6 +138,8 @@ impl Link {
         while let Ok(entry) = self.queue.entries.try_recv() {
             self.kept.unsent(entry);
         }
+        // Whoever waits for a person is told that the agent has gone.
+        while self.questions.held.0.try_recv().is_ok() {}
     }
 
     async fn hello(&mut self, session: &mut Session) -> Result<(), SessionError> {
@@ -208,7 +212,8 @@ impl Link {
                     entries.push(entry);
                 }
             }
-            Some(question) = self.questions.0.recv(), if may_send => session.ask(question)?,
+            Some(question) = self.questions.processes.recv(), if may_send => session.ask(question)?,
+            Some(message) = self.questions.held.0.recv(), if may_send => session.hold(message)?,
             Some(compiled) = compiled(&mut session.compiling) => {
                 self.compiled(session, compiled)?;
                 self.serve_when_ready(session).await;
@@ -277,6 +282,7 @@ impl Link {
                     let _ = answer.send(value);
                 }
             }
+            ToGateway::Answer { call, answer } => session.held.answered(call, answer),
         }
         Ok(())
     }
@@ -297,7 +303,7 @@ impl Link {
 }
 
 impl Session {
-    fn send(&mut self, packet: Vec<u8>) -> Result<(), LinkError> {
+    pub(super) fn send(&mut self, packet: Vec<u8>) -> Result<(), LinkError> {
         if self.unsent.is_empty() && self.socket.try_send(&packet)? {
             return Ok(());
         }

@@ -3,6 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use strait_contract::{
+    approval::Approval,
     code::Code,
     ids::{RecordId, RunId},
     record::{
@@ -114,6 +115,14 @@ impl Line {
             trace.step.process.clone_from(&process);
         }
         self.activity.process = process;
+    }
+
+    /// Puts in what asking a person came to.
+    pub(super) fn set_approval(&mut self, approval: Approval) {
+        if let Some(trace) = &mut self.step {
+            trace.step.approval = Some(approval.clone());
+        }
+        self.activity.approval = Some(approval);
     }
 
     pub(super) fn rules(&self) -> &[String] {

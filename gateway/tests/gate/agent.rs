@@ -13,6 +13,7 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use strait_contract::{
+    approval::Held,
     code::Code,
     ids::RecordId,
     message::{MAX_PACKET, PolicyFile, Secret, ToAgent, ToGateway},
@@ -42,6 +43,10 @@ pub struct Shared {
     pub handed: Mutex<Vec<String>>,
     /// Tokens that came from the wrong run: from which, whose.
     pub mismatches: Mutex<Vec<(String, String)>>,
+    /// Calls that wait for a person, with what they carry; those that don't any more.
+    pub held: Mutex<Vec<(Held, Vec<u8>)>>,
+    pub withdrawn: Mutex<Vec<RecordId>>,
+    pieces: Mutex<Vec<u8>>,
 }
 
 /// One session of the agent.
@@ -62,6 +67,9 @@ impl Shared {
             credentials: Mutex::default(),
             handed: Mutex::default(),
             mismatches: Mutex::default(),
+            held: Mutex::default(),
+            withdrawn: Mutex::default(),
+            pieces: Mutex::default(),
         })
     }
 
@@ -191,6 +199,18 @@ impl Shared {
         refused.into_iter().next().unwrap()
     }
 
+    /// Waits until so many calls have asked for a person.
+    pub async fn held(&self, count: usize) -> Vec<(Held, Vec<u8>)> {
+        for _ in 0..2000 {
+            let held = self.held.lock().unwrap().clone();
+            if held.len() >= count {
+                return held;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{count} calls did not ask: {:#?}", self.held.lock().unwrap().len());
+    }
+
     pub fn set(&self, mood: Mood) {
         *self.mood.lock().unwrap() = mood;
     }
@@ -293,6 +313,12 @@ fn handle(message: ToAgent, back: &mpsc::UnboundedSender<(ToGateway, Vec<OwnedFd
         ToAgent::PolicyCompiled { epoch, refused } => {
             shared.compiled.lock().unwrap().insert(epoch, refused);
         }
+        ToAgent::HeldPiece { bytes, .. } => shared.pieces.lock().unwrap().extend(bytes),
+        ToAgent::Held(held) => {
+            let content = std::mem::take(&mut *shared.pieces.lock().unwrap());
+            shared.held.lock().unwrap().push((*held, content));
+        }
+        ToAgent::Withdrawn { call } => shared.withdrawn.lock().unwrap().push(call),
         ToAgent::WhoIs { ticket, .. } => {
             *shared.asked.lock().unwrap() += 1;
             let process = shared.process.lock().unwrap().clone();

@@ -1,6 +1,7 @@
 //! Bodies on their way through: frame by frame, counted, never collected.
 
 mod download;
+mod payload;
 mod screen;
 mod upload;
 
@@ -15,9 +16,10 @@ use http_body::{Frame, SizeHint};
 use strait_contract::record::Unrecorded;
 use tokio::time::Sleep;
 
-pub use self::{download::Download, screen::TRUNCATED, upload::Upload};
+pub use self::{download::Download, payload::Payload, screen::TRUNCATED, upload::Upload};
 pub(crate) use self::{
     download::Ending,
+    payload::{Collect, room},
     screen::{Orders, Source, takes_trailers},
     upload::Wanted,
 };

@@ -12,12 +12,17 @@ use hyper::body::Incoming;
 use strait_contract::{code::Code, record::ToolKind};
 
 use self::address::Address;
-use super::{Front, body::Body, read, serve};
+use super::{
+    Front,
+    body::{Body, Payload},
+    read, serve,
+};
 use crate::{
     call::{Call, Via},
-    decide::{self, Refusal, Refused, decide},
+    decide::{self, Refusal, Refused, decide_with},
     forward,
     gateway::Settings,
+    hold::Carried,
     token,
     tools::{Kind, Tools},
 };
@@ -29,7 +34,7 @@ error.code, error.reason, error.rule, error.hint and the id of its record.\n";
 
 /// Answers a request to the gateway's own address.
 pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Response<Body> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let Some(address) = Address::read(path) else { return own(front, &head).await };
     let via = if matches!(address, Address::Web(_)) { Via::Web } else { Via::Tool };
@@ -39,24 +44,34 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
     if let Err(refusal) = checked {
         return serve::refused(serve::unread_via(front, via, &head, refusal).await);
     }
+    // Nobody behind this sees it: not the upstream, nor a person who is asked about the call.
+    token::strip(&mut head.headers, &context.caller.run.info.token);
     let tools = context.gateway.tools();
     let call = match call(front, &tools, &address, via, &head, body.size_hint().exact()) {
         Ok(call) => call,
         Err(refusal) => return serve::refused(serve::unread_via(front, via, &head, refusal).await),
     };
-    match permitted(front, &tools, call).await {
-        Ok(permitted) => forward::send(context, permitted, Request::from_parts(head, body)).await,
+    let mut body = Payload::Live(body);
+    let carried = Carried::Http { head: &head.headers, body: &mut body };
+    match permitted(front, &tools, call, carried).await {
+        // On the heap, as for calls of egress.
+        Ok(permitted) => Box::pin(forward::send(context, permitted, Request::from_parts(head, body))).await,
         Err(why) => serve::refused(why),
     }
 }
 
-async fn permitted(front: &Front, tools: &Tools, call: Call) -> Result<decide::Permitted, Refused> {
+async fn permitted(
+    front: &Front,
+    tools: &Tools,
+    call: Call,
+    carried: Carried<'_>,
+) -> Result<decide::Permitted, Refused> {
     let gateway = &front.context.gateway;
     let tool = call.tool().map(|tool| tool.name.clone());
     let agent = &front.context.caller.run.info.agent;
     match tool.map(|tool| tools.check(agent, &tool)) {
         Some(Err(refusal)) => Err(decide::refuse(gateway, &call, refusal).await),
-        _ => decide(gateway, call).await,
+        _ => decide_with(gateway, call, carried).await,
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     Front, Origin,
-    body::{Body, chain},
+    body::{Body, Payload, chain},
     endpoint,
     head::{HeadLimits, Strict, Watch},
     proxy,
@@ -26,8 +26,9 @@ use super::{
 };
 use crate::{
     call::Via,
-    decide::{Refusal, Refused, decide, refuse_line},
+    decide::{Refusal, Refused, decide_with, refuse_line},
     forward,
+    hold::Carried,
     limits::H2_STREAMS,
     record::facts::{self, Line},
     refuse as words,
@@ -202,14 +203,21 @@ pub(crate) async fn answer(
         Ok(asked) => asked,
         Err(refusal) => return Ok(refused(unread(&front, &head, refusal).await)),
     };
-    let request = Request::from_parts(head, body);
     Ok(match asked {
-        Asked::Call(call) => match decide(&front.context.gateway, *call).await {
-            Ok(permitted) => forward::send(&front.context, permitted, request).await,
-            Err(why) => refused(why),
-        },
-        Asked::Tunnel(to) => proxy::tunnel(&front.context, to, request),
-        Asked::Own => endpoint::answer(&front, request).await,
+        Asked::Call(call) => {
+            let mut body = Payload::Live(body);
+            let carried = Carried::Http { head: &head.headers, body: &mut body };
+            match decide_with(&front.context.gateway, *call, carried).await {
+                // On the heap, so that a call that waits for a person doesn't take the room of one that is sent.
+                Ok(permitted) => {
+                    let request = Request::from_parts(head, body);
+                    Box::pin(forward::send(&front.context, permitted, request)).await
+                }
+                Err(why) => refused(why),
+            }
+        }
+        Asked::Tunnel(to) => proxy::tunnel(&front.context, to, Request::from_parts(head, body)),
+        Asked::Own => endpoint::answer(&front, Request::from_parts(head, body)).await,
     })
 }
 

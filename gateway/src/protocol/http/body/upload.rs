@@ -12,10 +12,9 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::{sync::watch, time::Sleep};
 
-use super::{Broken, Idle, data_len};
+use super::{Broken, Idle, Payload, data_len};
 use crate::limits::CONTINUE;
 
 /// Whether the upstream wants the body of a request that expects `100-continue`.
@@ -34,7 +33,7 @@ pub(crate) enum Wanted {
 /// The body of a request on its way to the upstream.
 #[derive(Debug)]
 pub struct Upload {
-    from: Incoming,
+    from: Payload,
     sent: Arc<AtomicU64>,
     gate: Option<Gate>,
     idle: Idle,
@@ -57,7 +56,7 @@ impl std::fmt::Debug for Changed {
 
 impl Upload {
     /// A body that is sent on as it comes; `sent` counts its bytes.
-    pub(crate) fn new(from: Incoming, sent: Arc<AtomicU64>, idle: Duration) -> Self {
+    pub(crate) fn new(from: Payload, sent: Arc<AtomicU64>, idle: Duration) -> Self {
         Self { from, sent, gate: None, idle: Idle::new(idle) }
     }
 
@@ -113,7 +112,7 @@ impl http_body::Body for Upload {
                 if let Some(Ok(frame)) = &frame {
                     this.sent.fetch_add(data_len(frame), Ordering::Relaxed);
                 }
-                Poll::Ready(frame.map(|frame| frame.map_err(Broken::from)))
+                Poll::Ready(frame)
             }
             Poll::Pending => {
                 ready!(this.idle.poll(cx));
