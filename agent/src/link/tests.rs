@@ -497,6 +497,16 @@ async fn credentials_are_handed_over_with_an_event_that_shows_nothing_of_them() 
     assert!(log.contains("\"event\":\"credential.handed\"") && log.contains("\"name\":\"good\""), "{log}");
     assert!(log.contains("\"event\":\"credential.unavailable\"") && log.contains("there is none"), "{log}");
     assert!(!log.contains("hunter2"), "{log}");
+    // One that was taken over can't ask without end.
+    for ticket in 3..103 {
+        gateway.send(&ToAgent::Credential { ticket, name: "good".parse().unwrap() });
+    }
+    let mut refused = 0;
+    for _ in 3..103 {
+        let Some((ToGateway::Credential { value, .. }, _)) = gateway.next().await else { panic!() };
+        refused += usize::from(value.is_err_and(|why| why.contains("too often")));
+    }
+    assert!(refused >= 40, "{refused}");
 }
 
 /// A4: a token from the wrong run is an event in the logs of both, and a flood of them one a second.
