@@ -146,6 +146,7 @@ fn left(rig: &Rig, id: &str, boot: String, last: u8) -> Live {
         veth_ifindex: 60_000 + u32::from(last),
         init: None,
         shim: Some(ProcessName { pid: i32::MAX - 1, started: 1 }),
+        token: strait_contract::token::TokenHash::of(id),
         killed_by: None,
     }
 }

@@ -54,7 +54,7 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
     let mut body = Payload::Live(body);
     let carried = Carried::Http { head: &head.headers, body: &mut body };
     match permitted(front, &tools, call, carried).await {
-        // On the heap, as for calls of egress.
+        // On the heap, so that a call that waits for a person doesn't take the room of one that is sent.
         Ok(permitted) => Box::pin(forward::send(context, permitted, Request::from_parts(head, body))).await,
         Err(why) => serve::refused(why),
     }
