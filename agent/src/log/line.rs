@@ -83,6 +83,7 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
                 && [&step.args, &step.reason, &step.error, &approved_by(step.approval.as_ref())]
                     .into_iter()
                     .all(|text| text.as_deref().is_none_or(&mut fits))
+                && step.approval.as_ref().is_none_or(|approval| approval.by.as_deref().is_none_or(&mut fits))
                 && step.process.as_ref().is_none_or(|process| {
                     fits(&process.comm)
                         && process.exe.as_deref().is_none_or(&mut fits)
