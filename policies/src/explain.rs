@@ -131,7 +131,7 @@ fn candidate(rule: &Policy, asked: &Asked) -> Candidate {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.request)?;
-        if self.candidates.is_empty() {
+        if self.candidates.is_empty() && self.verdict.is_unpermitted() {
             writeln!(f, "no rule's scope covers this call")?;
         }
         for Candidate { rule, effect, outcome, note } in &self.candidates {

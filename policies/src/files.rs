@@ -7,7 +7,7 @@ use std::{
 
 use strait_contract::message::PolicyFile;
 
-use crate::{bounds::FILE_BYTES, load::is_pin};
+use crate::{bounds::FILE_BYTES, load::is_pin_name};
 
 /// A policy folder that can't be read whole. Nothing of it is used.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub fn read_dir(dir: &Path) -> Result<Vec<PolicyFile>, ReadError> {
 fn read_pins(dir: &Path) -> Result<Vec<PolicyFile>, ReadError> {
     let mut files = Vec::new();
     for (name, path) in entries(dir)? {
-        if is_pin(&name) {
+        if is_pin_name(&name) {
             files.push(PolicyFile { name: format!("../tools/{name}"), guardrail: false, text: read(&path)? });
         } else if name.to_ascii_lowercase().contains(".json") {
             return Err(ReadError::Stray { path });

@@ -41,6 +41,7 @@ pub use explain::{Candidate, Explanation, Outcome};
 pub use files::{ReadError, read_dir};
 pub use format::format;
 pub use inspected::{HostPattern, PathRule};
+pub use load::is_pin;
 pub use model::schema_text;
 pub use pins::{Pin, PinnedTool, Pins};
 pub use problem::{Problem, Refused};

@@ -90,7 +90,7 @@ pub(crate) fn load(model: &Model, files: &[PolicyFile]) -> Result<Loaded, Refuse
     let mut rules: Vec<Rule> = Vec::new();
     let mut pins: Vec<Pin> = Vec::new();
     for (number, file) in files.iter().enumerate() {
-        if is_pin(&file.name) {
+        if is_pin(file) {
             match Pin::parse(file) {
                 Ok(pin) => pins.push(pin),
                 Err(refused) => problems.extend(refused.problems),
@@ -111,8 +111,12 @@ pub(crate) fn load(model: &Model, files: &[PolicyFile]) -> Result<Loaded, Refuse
     if problems.is_empty() { Ok(Loaded { vocabulary, rules }) } else { Err(Refused::new(problems)) }
 }
 
-/// Whether a file of a set is a pinned tool list and not a policy.
-pub(crate) fn is_pin(name: &str) -> bool {
+/// Whether a file of a set is a pinned tool list ([`Pin`]) and not a policy.
+pub fn is_pin(file: &PolicyFile) -> bool {
+    is_pin_name(&file.name)
+}
+
+pub(crate) fn is_pin_name(name: &str) -> bool {
     name.ends_with(".json")
 }
 

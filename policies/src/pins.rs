@@ -17,7 +17,7 @@ use strait_contract::message::PolicyFile;
 pub(crate) use self::{
     fragment::fragment,
     shape::Shape,
-    typed::{Reading, Typed},
+    typed::{Mismatch, Reading, Typed},
 };
 use crate::{
     bounds::FILE_BYTES,

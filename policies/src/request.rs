@@ -17,19 +17,25 @@ use crate::{
     caller::Caller,
     model::{Act, Model},
     names::{self, Lineage, Names, is_tool},
-    pins::{Reading, Typed},
+    pins::{Mismatch, Reading, Typed},
     question::{Ask, HttpAsk, Question, ToolAsk},
     reads::Reads,
 };
 
-/// The question can't be put to Cedar. A fault inside Strait; the call is refused.
+/// The question can't be put to Cedar; the call is refused.
 #[derive(Debug, thiserror::Error)]
-#[error("the call can't be put as a policy question: {0}")]
-pub(crate) struct BadQuestion(String);
+pub(crate) enum BadQuestion {
+    /// A fault inside Strait.
+    #[error("the call can't be put as a policy question: {0}")]
+    Fault(String),
+    /// Of who calls.
+    #[error("the arguments don't fit the tool's pinned schema: {0}")]
+    Arguments(#[from] Mismatch),
+}
 
 impl BadQuestion {
     pub(crate) fn from(error: impl std::fmt::Display) -> Self {
-        Self(error.to_string())
+        Self::Fault(error.to_string())
     }
 }
 
@@ -59,7 +65,7 @@ pub(crate) fn canonical(ask: &Ask<'_>) -> Result<(), BadQuestion> {
         _ => None,
     };
     match odd {
-        Some((what, text)) => Err(BadQuestion(format!("{what} `{text}` is not in canonical form"))),
+        Some((what, text)) => Err(BadQuestion::Fault(format!("{what} `{text}` is not in canonical form"))),
         None => Ok(()),
     }
 }
@@ -150,7 +156,7 @@ impl Builder {
         attributes(question, reads, |name, value| {
             let typed = subject.arguments.as_ref().map(|reading| &reading.record);
             pairs.extend(value.expression(model, typed)?.map(|value| (name.to_owned(), value)));
-            Ok(())
+            Ok::<(), BadQuestion>(())
         })?;
         if reads.contains(Reads::TIME) {
             let time = self.time(question.now_ms)?;

@@ -188,13 +188,14 @@ impl Snapshot {
         request::canonical(&question.ask)?;
         let lineage = self.names.lineage(&question.ask);
         let act = Act::of(&self.pins, &question.ask);
+        let buckets = self.index.buckets(act, question.run.agent.as_str(), &lineage);
         let arguments = match (act, &question.ask) {
-            (Act::Pinned(pinned), Ask::Tool(ToolAsk { arguments, .. })) => {
-                Some(pinned.shape.read(arguments).map_err(BadQuestion::from)?)
+            // What no rule concerns is refused for that, whatever its arguments.
+            (Act::Pinned(pinned), Ask::Tool(ToolAsk { arguments, .. })) if !buckets.is_empty() => {
+                Some(pinned.shape.read(arguments).map_err(BadQuestion::Arguments)?)
             }
             _ => None,
         };
-        let buckets = self.index.buckets(act, question.run.agent.as_str(), &lineage);
         let reads = buckets.iter().fold(Reads::default(), |reads, bucket| reads.with(bucket.reads));
         Ok(Slice { subject: Subject { act, lineage, arguments }, buckets, reads })
     }

@@ -476,7 +476,11 @@ impl Prompts {
             let waiting = self.prompts.get(&id).into_iter().flat_map(|prompt| prompt.waiting.iter());
             let calls: Vec<RecordId> =
                 waiting.filter(|waiting| waiting.session == session).map(|waiting| waiting.call).collect();
-            calls.into_iter().for_each(|call| self.withdraw(call));
+            for call in calls {
+                self.withdraw(call);
+                let why = "the gateway that held it has gone".to_owned();
+                effects.answers.push((call, Answer::Unavailable(why)));
+            }
             if self.prompts.get(&id).is_some_and(|prompt| prompt.waiting.is_empty()) {
                 self.close(&id, End::GatewayGone, now_ms, &mut effects);
             }

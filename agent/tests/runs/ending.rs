@@ -134,7 +134,6 @@ fn left(rig: &Rig, id: &str, boot: String, last: u8) -> Live {
         version: "0".into(),
         labels: Vec::new(),
         addresses: Vec::new(),
-        token: strait_contract::token::TokenHash::of("left"),
         user: "ann".into(),
         uid: 0,
         gid: 0,
