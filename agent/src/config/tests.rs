@@ -266,3 +266,22 @@ fn tools_and_credentials_that_do_not_hold_are_refused_with_their_key() {
         + &tool("kind = \"http\"\nurl = \"http://a.test\"\ncredential = \"k\"");
     parse(&named).unwrap();
 }
+
+/// What the README tells a newcomer to write is a config.
+#[test]
+fn the_tool_of_the_readme_is_less_than_ten_lines_and_loads() {
+    let (_, readme) = include_str!("../../README.md").split_once("\n## Tools\n").unwrap();
+    let block = |language: &str| {
+        let (_, rest) = readme.split_once(&format!("```{language}\n")).unwrap();
+        rest.split_once("```").unwrap().0.to_owned()
+    };
+    let (config, policy) = (block("toml"), block("cedar"));
+    let lines = config.lines().chain(policy.lines()).filter(|line| !line.trim().is_empty()).count();
+    assert!(lines < 10, "{lines} lines");
+    let config = parse(&config).unwrap();
+    assert_eq!(config.tools.tools[0].name.as_str(), "github");
+    let file =
+        strait_contract::message::PolicyFile { name: "github.cedar".into(), guardrail: false, text: policy };
+    let rules = strait_policies::Snapshot::compile(&[file], 1).unwrap();
+    assert_eq!(rules.named_tools().collect::<Vec<_>>(), ["github"]);
+}
