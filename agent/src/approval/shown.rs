@@ -119,7 +119,7 @@ mod tests {
     fn read(shown: &str) -> Vec<u8> {
         let (mut out, mut rest) = (Vec::new(), shown);
         while let Some(c) = rest.chars().next() {
-            rest = &rest[c.len_utf8()..];
+            rest = rest.split_at(c.len_utf8()).1;
             if c != '\\' {
                 out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
                 continue;
@@ -128,11 +128,12 @@ mod tests {
             rest = after;
             match kind {
                 "x" => {
-                    out.push(u8::from_str_radix(&rest[..2], 16).unwrap());
-                    rest = &rest[2..];
+                    let (byte, after) = rest.split_at(2);
+                    out.push(u8::from_str_radix(byte, 16).unwrap());
+                    rest = after;
                 }
                 "u" => {
-                    let (code, after) = rest[1..].split_once('}').unwrap();
+                    let (code, after) = rest.strip_prefix('{').unwrap().split_once('}').unwrap();
                     let c = char::from_u32(u32::from_str_radix(code, 16).unwrap()).unwrap();
                     out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
                     rest = after;
