@@ -13,10 +13,11 @@ mod memory;
 mod reader;
 mod session;
 mod socket;
+mod spool;
 mod tokens;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -29,6 +30,7 @@ use strait_contract::{
     ids::RunId,
     message::{PolicyFile, Secret, Setup, ToGateway},
     names,
+    record::{Record, Unrecorded},
     run::RunInfo,
     seqpacket::{self, LinkError},
     tool::{ToolName, Tools},
@@ -38,7 +40,10 @@ use tokio::{
     sync::{OwnedSemaphorePermit, mpsc, oneshot, watch},
 };
 
-use self::calls::Calls;
+use self::{
+    calls::{Calls, Step},
+    spool::{Found, Spool},
+};
 use crate::{
     activity::Processes,
     approval::Approvals,
@@ -48,6 +53,10 @@ use crate::{
     readiness,
 };
 
+/// Pause before records of a dead gateway are written again that the log refused.
+const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// How long a gateway may take to send what it has recorded for a run that is over.
+const CLOSED_WITHIN: Duration = Duration::from_millis(500);
 /// How long a gateway may take to compile policies.
 const COMPILE_WITHIN: Duration = Duration::from_secs(30);
 
@@ -88,6 +97,8 @@ pub struct Link(Arc<Shared>);
 struct Shared {
     parts: Parts,
     gateway_uid: u32,
+    /// Where spools are.
+    spools: PathBuf,
     state: Mutex<State>,
     /// Process id of the connected gateway.
     gateway: watch::Sender<Option<u32>>,
@@ -102,6 +113,14 @@ struct State {
     runs: BTreeMap<RunId, Announced>,
     /// Calls under way of gateways that are not connected, by their process ids.
     left: BTreeMap<u32, Calls>,
+    /// Process ids of gateways whose end is waited for.
+    watched: BTreeSet<u32>,
+    /// What was in the spools of an earlier agent's gateways, until its runs' chains are open again.
+    spooled: Found,
+    /// Those of them that nobody writes any more.
+    orphans: Vec<Spool>,
+    /// Who waits for the gateway to have sent a run's records.
+    closing: BTreeMap<RunId, oneshot::Sender<()>>,
     /// Calls that were under way when an earlier agent ended: of the gateway that outlived it, if one did.
     found: Calls,
     policy: Option<Policy>,
@@ -212,6 +231,7 @@ impl Link {
         let link = Self(Arc::new(Shared {
             parts,
             gateway_uid: instance.gateway_uid,
+            spools: instance.run_dir.join("spool"),
             state: Mutex::default(),
             gateway: watch::Sender::new(None),
             closed: Mutex::new(Some(listener)),
@@ -262,12 +282,30 @@ impl Link {
 
     /// Tells the gateway that a run is over: it closes the run's connections and writes their last records, for
     /// which the run's chain stays open a little ([`Log::close_run`]).
-    pub fn run_ended(&self, id: &RunId) {
-        let mut state = self.state();
-        state.runs.remove(id);
+    ///
+    /// The answer comes when the records that the gateway had made by then are in the log, or won't be soon.
+    pub fn run_ended(&self, id: &RunId) -> impl Future<Output = ()> + use<> {
         self.0.parts.approvals.run_ended(id);
-        if let Ok(packet) = Packet::new(&ToGateway::RunEnded(id.clone()), Vec::new()) {
-            state.send(packet);
+        let (closed, answer) = oneshot::channel();
+        {
+            let mut state = self.state();
+            state.runs.remove(id);
+            if state.outbox.is_some()
+                && let Ok(packet) = Packet::new(&ToGateway::RunEnded(id.clone()), Vec::new())
+            {
+                state.send(packet);
+                state.closing.insert(id.clone(), closed);
+            }
+        }
+        async move {
+            let _ = tokio::time::timeout(CLOSED_WITHIN, answer).await;
+        }
+    }
+
+    /// The gateway has sent what it had recorded for a run that is over.
+    fn run_closed(&self, id: &RunId) {
+        if let Some(closed) = self.state().closing.remove(id) {
+            let _ = closed.send(());
         }
     }
 
@@ -368,18 +406,103 @@ impl Link {
         own
     }
 
-    /// Keeps the calls of a gateway that is gone from the link, and ends them when its process has ended.
-    fn left(&self, pid: u32, calls: Calls) {
-        if calls.is_empty() {
-            return;
+    /// Keeps the calls of a gateway that is gone from the link. When its process has ended, what is left in its spool is
+    /// written, and its calls are ended.
+    fn left(&self, pid: u32, calls: Calls, spool: Spool) {
+        {
+            let mut state = self.state();
+            state.left.entry(pid).or_default().add(calls);
+            if !state.watched.insert(pid) {
+                return;
+            }
         }
-        self.state().left.entry(pid).or_default().add(calls);
         let link = self.clone();
         tokio::spawn(async move {
             ended(pid).await;
-            let calls = link.state().left.remove(&pid).unwrap_or_default();
+            let mut calls = {
+                let mut state = link.state();
+                state.watched.remove(&pid);
+                state.left.remove(&pid).unwrap_or_default()
+            };
+            match spool.read() {
+                Ok(batches) => {
+                    link.replay(batches, &mut calls).await;
+                    spool.remove();
+                }
+                Err(error) => tracing::error!(%error, "the spool of a gateway that died can't be read"),
+            }
             link.end_calls(calls).await;
         });
+    }
+
+    /// Reads the spools that an earlier agent's gateways have left or still write; [`Link::take_spooled`] gives what was
+    /// in them.
+    ///
+    /// # Errors
+    /// I/O errors: records may be missing then.
+    pub(crate) fn find_spooled(&self) -> io::Result<()> {
+        let (mut found, mut orphans) = (Found::new(), Vec::new());
+        for spool in Spool::all(&self.0.spools)? {
+            spool::by_run(spool.read()?, &mut found);
+            match (spool.owner().open(), u32::try_from(spool.owner().pid)) {
+                (Ok(Some(_)), Ok(pid)) => self.left(pid, Calls::default(), spool),
+                _ => orphans.push(spool),
+            }
+        }
+        let mut state = self.state();
+        (state.spooled, state.orphans) = (found, orphans);
+        Ok(())
+    }
+
+    /// Every chain is open that will be: writes what belongs to the host, and removes spools that nobody writes.
+    pub(crate) async fn spooled_taken(&self) {
+        self.take_spooled(None, Calls::default()).await;
+        let (lost, orphans) = {
+            let mut state = self.state();
+            (std::mem::take(&mut state.spooled), std::mem::take(&mut state.orphans))
+        };
+        for (run, batches) in lost {
+            let run = run.map(|run| run.as_str().to_owned()).unwrap_or_default();
+            tracing::error!(run, batches = batches.len(), "records of a run were left whose log is sealed");
+        }
+        for spool in orphans {
+            spool.remove();
+        }
+    }
+
+    /// Writes what an earlier agent's gateways had spooled for a run whose chain is open again; gives the calls that
+    /// this leaves open, `open` being those that the chain shows.
+    pub(crate) async fn take_spooled(&self, run: Option<&RunId>, open: Calls) -> Calls {
+        let mut calls = open;
+        let batches = self.state().spooled.remove(&run.cloned()).unwrap_or_default();
+        self.replay(batches, &mut calls).await;
+        calls
+    }
+
+    /// Writes batches that a gateway left, as often as the log needs, but for what is there already.
+    async fn replay(&self, batches: Vec<Vec<Record>>, calls: &mut Calls) {
+        if batches.is_empty() {
+            return;
+        }
+        tracing::warn!(batches = batches.len(), "records that a gateway left behind are written");
+        for records in batches {
+            let steps: Vec<_> = records.iter().filter_map(Step::of).collect();
+            loop {
+                let batch = Batch { records: records.clone(), may_repeat: true };
+                let log = self.0.parts.log.clone();
+                let written = tokio::task::spawn_blocking(move || log.append_now(vec![batch])).await;
+                match written.ok().and_then(|mut outcomes| outcomes.pop()) {
+                    Some(Ok(())) => steps.into_iter().for_each(|step| calls.take(step)),
+                    Some(Err(Unrecorded::Log | Unrecorded::Quota)) => {
+                        tokio::time::sleep(TRY_AGAIN).await;
+                        continue;
+                    }
+                    Some(Err(why)) => tracing::error!(%why, "a record that a gateway left behind is refused"),
+                    None => {}
+                }
+                break;
+            }
+        }
     }
 
     /// Writes the last lines of calls whose gateway has died, but of those that it ended over another connection.

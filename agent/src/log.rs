@@ -272,11 +272,9 @@ impl Log {
         opened.unwrap_or_else(|| Err(LogError::File { path, source: io::ErrorKind::BrokenPipe.into() }))
     }
 
-    /// Closes a run's chain: for [`Options::closing`] its last `done` records are still taken, then the chain is
+    /// Closes a run's chain: for [`Options::closing`] its last records are still taken, then the chain is
     /// synced and its head sealed. Returns when that is done.
     pub async fn close_run(&self, id: RunId) {
-        let closing = id.clone();
-        self.with(|writer| writer.closing(closing)).await;
         tokio::time::sleep(self.closing).await;
         let (reply, answer) = oneshot::channel();
         self.with(|writer| writer.close(id, reply)).await;

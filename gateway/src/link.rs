@@ -17,7 +17,11 @@ use strait_contract::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{gateway::Gateway, hold, record::Queue};
+use crate::{
+    gateway::Gateway,
+    hold,
+    record::{Entry, Queue},
+};
 
 mod batches;
 mod held;
@@ -117,6 +121,8 @@ pub struct Link {
     /// Sessions so far.
     sessions: u64,
     kept: batches::Kept,
+    /// Entries that are about to be sent.
+    gathered: Vec<Entry>,
 }
 
 impl Link {
@@ -141,6 +147,7 @@ impl Link {
                 held: None,
                 sessions: 0,
                 kept,
+                gathered: Vec::new(),
             },
             listeners,
         )

@@ -43,10 +43,10 @@ fn run() -> anyhow::Result<()> {
     runtime.block_on(serve(path))
 }
 
-/// Half the cores: the agent and the programs of the runs need the others, and a call that moves between workers costs
-/// more in wake-ups than it gains.
+/// Half the cores, since the agent and the programs of the runs need the others; but not one alone, where whatever takes
+/// a moment (a handshake, compiling policies) would hold up every call.
 fn workers() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2).max(2).min(cores.get()))
 }
 
 async fn serve(path: PathBuf) -> anyhow::Result<()> {

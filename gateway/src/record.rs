@@ -23,6 +23,7 @@ pub(crate) mod facts;
 mod recorder;
 
 pub use facts::Outcome;
+pub(crate) use recorder::unspool;
 pub use recorder::{Entry, Lost, Queue, Recorder};
 
 use facts::Line;

@@ -17,6 +17,7 @@ pub mod record;
 pub mod redact;
 pub mod run;
 pub mod seqpacket;
+pub mod spool;
 pub mod token;
 pub mod tool;
 

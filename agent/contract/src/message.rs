@@ -31,6 +31,8 @@ pub enum ToAgent {
     Records { batch: u64, records: Vec<Record> },
     /// Outcome of compiling the policies of `epoch`.
     PolicyCompiled { epoch: u64, refused: Option<String> },
+    /// Answer to [`ToGateway::RunEnded`]: what was on its way to the log for that run has been sent.
+    RunClosed(RunId),
     /// Asks who is behind a process id of a run's flow.
     WhoIs { ticket: u64, run: RunId, tgid: u32 },
     /// Asks for a credential's value. Answered by [`ToGateway::Credential`].
@@ -63,6 +65,9 @@ pub enum ToGateway {
     RunEnded(RunId),
     /// Every record of the batch is in the log, or none is.
     Recorded { batch: u64, refused: Option<Unrecorded> },
+    /// Where this gateway process keeps records until they are in the log ([`crate::spool`]). Comes on each
+    /// connection, before [`ToGateway::Announced`], and is the same file each time. Descriptor: that file.
+    Spool,
     /// Answer to [`ToAgent::WhoIs`].
     Process { ticket: u64, process: Option<Process> },
     /// The tools from now on; follows the setup, and again after each reload. Kept credentials are to be dropped.

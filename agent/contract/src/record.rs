@@ -31,7 +31,7 @@ pub struct Record {
 }
 
 /// The two lines of a call: exactly one of each per `id`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Phase {
     /// Written before anything is forwarded.
     Decided,

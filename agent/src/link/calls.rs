@@ -65,10 +65,6 @@ impl Calls {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Takes others in, as far as there is room: a gateway that dials again and again would pile them up.
     pub(super) fn add(&mut self, others: Self) {
         let room = MOST.saturating_sub(self.0.len());

@@ -177,6 +177,11 @@ impl Reader {
     }
 }
 
+/// Whether a gateway may have written these; for what it left behind.
+pub(super) fn may_write(records: &[Record]) -> bool {
+    check(records, &mut VecDeque::new()).is_ok()
+}
+
 /// Why a batch isn't handed to the log.
 enum Refusal {
     Over(Unrecorded),

@@ -1,6 +1,6 @@
 //! One gateway's connection, from hello to end.
 
-use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use strait_contract::{
     CONTRACT,
@@ -18,9 +18,10 @@ use super::{
     credentials, held,
     reader::{self, News, Over},
     socket::{self, Peer, Socket},
+    spool::Spool,
     tokens,
 };
-use crate::{authority::INTERMEDIATE_DAYS, log};
+use crate::{authority::INTERMEDIATE_DAYS, log, run::process::ProcessName};
 
 /// How long a connection may take to say hello, and a packet to be taken by the gateway.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -67,6 +68,8 @@ enum Ended {
     Version { version: String, contract: String },
     #[error("the gateway's setup can't be made: {0}")]
     Setup(String),
+    #[error("a spool for the gateway's records can't be made: {0}")]
+    Spool(#[source] io::Error),
     #[error("the gateway doesn't read what it is sent")]
     Stuck,
     #[error("the gateway's intermediate certificate is to be renewed")]
@@ -80,7 +83,7 @@ enum Ended {
 async fn serve(socket: Socket, peer: Peer, link: Link, greeting: OwnedSemaphorePermit) {
     let greeted = greet(&socket, peer, &link).await;
     drop(greeting);
-    let Greeted { number, packets, calls } = match greeted {
+    let Greeted { number, packets, calls, spool } = match greeted {
         Ok(greeted) => greeted,
         Err(error) => {
             tracing::error!(pid = peer.pid, %error, "a gateway could not be taken on");
@@ -94,14 +97,15 @@ async fn serve(socket: Socket, peer: Peer, link: Link, greeting: OwnedSemaphoreP
         let current = state.outbox.as_ref().is_some_and(|(known, _)| *known == number);
         if current {
             state.outbox = None;
-            // Dropping it tells `set_policy` that this gateway won't answer.
+            // Dropping these tells who waits that this gateway won't answer.
             state.candidate = None;
+            state.closing.clear();
         }
         current
     };
     tracing::warn!(pid = peer.pid, %error, "the link to the gateway ended");
     link.0.parts.approvals.session_ended(number);
-    link.left(peer.pid, calls);
+    link.left(peer.pid, calls, spool);
     if let Ended::Reader(Over::Violation(what)) = &error {
         let facts = [("what", (*what).to_owned())];
         let _ = link.0.parts.log.append(vec![log::event(None, "link.violation", &facts)]).await;
@@ -148,6 +152,7 @@ struct Greeted {
     packets: mpsc::UnboundedReceiver<Packet>,
     /// Calls that it began over an earlier connection.
     calls: Calls,
+    spool: Spool,
 }
 
 /// Takes the hello and queues everything a gateway needs: setup, policies, runs.
@@ -166,6 +171,7 @@ async fn greet(socket: &Socket, peer: Peer, link: &Link) -> Result<Greeted, Ende
         _ => return Err(Ended::Silent),
     };
     let setup = (link.0.parts.setup)().map_err(Ended::Setup)?;
+    let spool = spool(link, peer).await.map_err(Ended::Spool)?;
     let listeners = if has_listeners {
         Vec::new()
     } else {
@@ -183,6 +189,7 @@ async fn greet(socket: &Socket, peer: Peer, link: &Link) -> Result<Greeted, Ende
             let message = ToGateway::RunStarted(run.info.clone());
             queue.push(Packet::new(&message, vec![Arc::clone(&run.names)])?);
         }
+        queue.push(Packet::new(&ToGateway::Spool, vec![spool.fd()])?);
         queue.push(Packet::new(&ToGateway::Announced, Vec::new())?);
         for packet in queue {
             let _ = outbox.send(packet);
@@ -194,7 +201,17 @@ async fn greet(socket: &Socket, peer: Peer, link: &Link) -> Result<Greeted, Ende
     };
     link.0.gateway.send_replace(Some(peer.pid));
     let calls = link.calls_of(peer.pid, has_listeners).await;
-    Ok(Greeted { number, packets, calls })
+    Ok(Greeted { number, packets, calls, spool })
+}
+
+/// The spool of a gateway's process.
+async fn spool(link: &Link, peer: Peer) -> io::Result<Spool> {
+    let folder = link.0.spools.clone();
+    let made = tokio::task::spawn_blocking(move || {
+        let pid = i32::try_from(peer.pid).map_err(io::Error::other)?;
+        Spool::of(&folder, ProcessName::of(pid)?)
+    });
+    made.await.map_err(io::Error::other)?
 }
 
 /// Sends what is queued; ends when another link took over or the gateway stops reading.
@@ -226,6 +243,7 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                     reply(&link, number, &ToGateway::Process { ticket, process }, permit);
                 });
             }
+            News::Message(ToAgent::RunClosed(id)) => link.run_closed(&id),
             News::Message(ToAgent::Credential { ticket, name }) => {
                 let Ok(permit) = Arc::clone(&questions).acquire_owned().await else { break };
                 tokio::spawn(credentials::hand_over(link.clone(), number, ticket, name, permit));

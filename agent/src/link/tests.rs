@@ -17,6 +17,7 @@ use super::*;
 use crate::{
     child::Program,
     log::{self, Options, RunMeta},
+    run::process::ProcessName,
 };
 
 mod held;
@@ -166,7 +167,7 @@ impl FakeGateway {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             match seqpacket::receive(self.0.as_fd(), &mut buffer) {
-                Ok((ToGateway::Announced, _)) => {}
+                Ok((ToGateway::Announced | ToGateway::Spool, _)) => {}
                 Ok(received) => return Some(received),
                 Err(error) if error.would_block() => {
                     assert!(Instant::now() < deadline, "the agent says nothing");
@@ -247,8 +248,12 @@ async fn records_are_acknowledged_when_they_are_in_the_file() {
     );
     assert_eq!(gateway.recorded(9, vec![activity(None, Source::Gateway)]).await, None);
     assert!(rig.host_log().contains("\"source\":\"gateway\""));
-    rig.link.run_ended(&"r1".parse().unwrap());
+    let closed = rig.link.run_ended(&"r1".parse().unwrap());
     assert!(matches!(gateway.next().await, Some((ToGateway::RunEnded(_), _))));
+    gateway.send(&ToAgent::RunClosed("r1".parse().unwrap()));
+    let begun = Instant::now();
+    closed.await;
+    assert!(begun.elapsed() < CLOSED_WITHIN, "the answer counts, not the time");
     rig.log.close_run("r1".parse().unwrap()).await;
     assert_eq!(
         gateway.recorded(10, vec![activity(Some("r1"), Source::Gateway)]).await,
@@ -476,6 +481,83 @@ async fn a_call_that_was_ended_over_another_connection_has_no_second_end() {
         assert_eq!(ends.count(), 1, "{text}");
     }
     assert_eq!(text.matches("GATEWAY_GONE").count(), 1);
+}
+
+/// A process of its own, which a test can end.
+fn process() -> (std::process::Child, ProcessName) {
+    let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let name = ProcessName::of(i32::try_from(child.id()).unwrap()).unwrap();
+    (child, name)
+}
+
+fn done(of: &Record) -> Record {
+    Record { phase: Some(Phase::Done), ..of.clone() }
+}
+
+fn lines_of(rig: &Rig, run: &str) -> Vec<String> {
+    let text = fs::read_to_string(rig.dir.path().join("state/runs").join(run).join("log.jsonl"));
+    text.unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// Two calls in the spool of a gateway that dies: one ended, one not. Both are on record, once, each with its end.
+#[tokio::test]
+async fn what_a_gateway_that_died_had_spooled_is_written_once() {
+    let rig = Rig::new(0);
+    rig.start_run("r1").await;
+    let (mut child, name) = process();
+    let spool = Spool::of(&rig.instance.run_dir.join("spool"), name).unwrap();
+    let gateway = strait_contract::spool::Spool::open(spool.fd().try_clone().unwrap().into()).unwrap();
+    let (ended, open) = (activity(Some("r1"), Source::Gateway), activity(Some("r1"), Source::Gateway));
+    let forged = activity(Some("r1"), Source::Kernel);
+    gateway.append(&[&ended]).unwrap();
+    gateway.append(&[&done(&ended)]).unwrap();
+    gateway.append(&[&forged]).unwrap();
+    gateway.append(&[&open]).unwrap();
+    // The agent had written the first before the gateway was told.
+    rig.log.append(vec![ended.clone()]).await.unwrap();
+    rig.link.left(child.id(), Calls::default(), spool);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(lines_of(&rig, "r1").len(), 1, "it lives and will send them itself");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    while lines_of(&rig, "r1").len() < 4 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let lines = lines_of(&rig, "r1");
+    for (id, code) in [(ended.id, None), (open.id, Some("GATEWAY_GONE"))] {
+        let own: Vec<_> = lines.iter().filter(|line| line.contains(&id.to_string())).collect();
+        assert_eq!(own.len(), 2, "{lines:#?}");
+        assert_eq!(code.is_some_and(|code| own[1].contains(code)), code.is_some(), "{lines:#?}");
+    }
+    assert!(!lines.iter().any(|line| line.contains(&forged.id.to_string())));
+    while fs::read_dir(rig.instance.run_dir.join("spool")).unwrap().count() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Agent and gateway are both dead: the next agent finds the spool, gives each run its own, and no more.
+#[tokio::test]
+async fn an_agent_finds_what_a_gateway_of_an_earlier_one_had_spooled() {
+    let rig = Rig::new(0);
+    let (mut child, name) = process();
+    let spool = Spool::of(&rig.instance.run_dir.join("spool"), name).unwrap();
+    let gateway = strait_contract::spool::Spool::open(spool.fd().try_clone().unwrap().into()).unwrap();
+    let (first, other) = (activity(Some("r1"), Source::Gateway), activity(Some("r2"), Source::Gateway));
+    gateway.append(&[&first, &done(&first)]).unwrap();
+    gateway.append(&[&other]).unwrap();
+    gateway.append(&[&activity(None, Source::Gateway)]).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    rig.link.find_spooled().unwrap();
+    rig.start_run("r1").await;
+    rig.start_run("r2").await;
+    let left = rig.link.take_spooled(Some(&"r1".parse().unwrap()), Calls::default()).await;
+    assert_eq!((left.last_lines().len(), lines_of(&rig, "r1").len()), (0, 2));
+    let left = rig.link.take_spooled(Some(&"r2".parse().unwrap()), Calls::default()).await;
+    assert_eq!((left.last_lines().len(), lines_of(&rig, "r2").len()), (1, 1));
+    rig.link.spooled_taken().await;
+    assert!(rig.host_log().contains("\"source\":\"gateway\""));
+    assert_eq!(fs::read_dir(rig.instance.run_dir.join("spool")).unwrap().count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -54,8 +54,6 @@ pub(super) struct Chain {
     pub pending: Vec<u8>,
     /// The file that the last group was written to, until the syncer was told.
     pub written: Option<Arc<fs::File>>,
-    /// Set once the run is over.
-    pub closing: bool,
     /// The folder has a new file that isn't synced.
     pub fresh: bool,
     /// Records refused since the last one that was written.
@@ -146,7 +144,6 @@ impl Chain {
             bytes: found.bytes,
             pending: Vec::new(),
             written: None,
-            closing: false,
             fresh: true,
             missed: 0,
             rate: Rate::new(options.records_per_second),

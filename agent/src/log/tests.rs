@@ -180,8 +180,8 @@ async fn a_record_of_an_unknown_or_ended_run_is_refused_with_its_whole_batch() {
         async move { log.close_run("s".parse().unwrap()).await }
     });
     tokio::time::sleep(Duration::from_millis(10)).await;
-    assert_eq!(log.append(vec![request("s", "https://b.test/")]).await, Err(Unrecorded::Run), "a new call");
-    assert_eq!(log.append(vec![late.clone()]).await, Ok(()), "the end of an old call");
+    // Of a call too: it may have passed on the strength of the gateway's spool.
+    assert_eq!(log.append(vec![request("s", "https://b.test/"), late.clone()]).await, Ok(()));
     closing.await.unwrap();
     assert_eq!(log.append(vec![late]).await, Err(Unrecorded::Run));
     assert!(matches!(verify(dir.path(), Some("s")).unwrap(), Verdict::Intact { sealed: true, .. }));

@@ -15,7 +15,7 @@ use std::{
 use lru::LruCache;
 use strait_contract::{
     ids::RunId,
-    record::{Phase, Record, Unrecorded},
+    record::{Record, Unrecorded},
 };
 use tokio::sync::oneshot;
 
@@ -115,18 +115,10 @@ impl Writer {
         self.policy = Some(digest);
     }
 
-    /// From now on the run's calls may end but none may begin.
-    pub(super) fn closing(&mut self, id: RunId) {
-        if let Some(chain) = self.chains.get_mut(&Some(id)) {
-            chain.closing = true;
-        }
-    }
-
     /// Opens a run's chain, new or from before.
     pub(super) fn open(&mut self, meta: RunMeta) -> Result<Opened, LogError> {
         let name = Some(meta.id.clone());
-        if let Some(chain) = self.chains.get_mut(&name) {
-            chain.closing = false;
+        if let Some(chain) = self.chains.get(&name) {
             return Ok(Opened { lines: chain.seq, cut: 0, open: Vec::new() });
         }
         let (chain, Taken { cut, open }) = Chain::open(&self.options, Some(meta), &self.key.public())?;
@@ -256,9 +248,6 @@ impl Writer {
             self.reopen(&record.run)?;
         }
         let chain = self.chains.get_mut(&record.run).ok_or(Unrecorded::Run)?;
-        if chain.closing && record.phase == Some(Phase::Decided) {
-            return Err(Unrecorded::Run);
-        }
         if record.run.is_some() && !chain.rate.take(now) {
             return Err(Unrecorded::Quota);
         }
@@ -283,7 +272,7 @@ impl Writer {
         if chain.seq < old.seq || (chain.seq == old.seq && chain.hash != old.hash) {
             return Err(Unrecorded::Log);
         }
-        (chain.closing, chain.missed) = (old.closing, old.missed);
+        chain.missed = old.missed;
         self.files.pop(name);
         self.chains.insert(name.clone(), chain);
         Ok(())

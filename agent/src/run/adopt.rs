@@ -29,6 +29,9 @@ pub enum AdoptError {
     /// The files of live runs can't be listed.
     #[error("the live runs of an earlier agent can't be listed")]
     List(#[source] io::Error),
+    /// What its gateway had recorded can't be read.
+    #[error("the records that an earlier agent's gateway left can't be read")]
+    Spool(#[source] io::Error),
 }
 
 /// What was found.
@@ -51,6 +54,7 @@ impl Runs {
         for live in &all {
             self.state().pool.claim(live.addr);
         }
+        self.parts.link.find_spooled().map_err(AdoptError::Spool)?;
         let mut found = Adopted::default();
         for live in all {
             match self.shim_of(&live, &boot) {
@@ -71,6 +75,7 @@ impl Runs {
             found.ended += 1;
         }
         self.clear_strays().await;
+        self.parts.link.spooled_taken().await;
         Ok(found)
     }
 
@@ -111,7 +116,8 @@ impl Runs {
         let meta = RunMeta { id: live.id.clone(), agent, version: live.version.clone() };
         let opened = self.parts.log.open_run(meta).await.map_err(|error| error.to_string())?;
         let begun = |what, decision| Begun { run: live.id.clone(), what, decision };
-        Ok(opened.open.into_iter().map(|(id, what, decision)| (id, begun(what, decision))).collect())
+        let open = opened.open.into_iter().map(|(id, what, decision)| (id, begun(what, decision))).collect();
+        Ok(self.parts.link.take_spooled(Some(&live.id), open).await)
     }
 
     fn follow(self: &Arc<Self>, run: Arc<Run>, shim: Process) {
@@ -184,6 +190,8 @@ impl Runs {
             tracing::warn!(run = %id, %error, "the log of a run that never began can't be opened");
             return;
         }
+        let calls = self.parts.link.take_spooled(Some(&id), Calls::default()).await;
+        self.parts.link.end_calls(calls).await;
         if !ended {
             let facts = [("reason", "failed".to_owned())];
             let _ = self.parts.log.event(Some(id.clone()), "run.ended", &facts).await;

@@ -108,13 +108,14 @@ impl Runs {
         });
         // A panic in it was logged by the runtime.
         let _ = cut.await;
-        self.parts.link.run_ended(id);
+        let closed = self.parts.link.run_ended(id);
         // What the kernel has folded or still has in its ring is recorded while the gate knows whose it is. Bounded:
         // while the log can't be written nothing is recorded, and the run must end all the same.
         let flushed = tokio::time::timeout(LAST_EVENTS, self.parts.witness.flush()).await;
         if !flushed.unwrap_or(false) {
             tracing::warn!(run = %id, "the run's last kernel events go to the host's chain");
         }
+        closed.await;
         self.parts.gate.stats(id).unwrap_or_default()
     }
 

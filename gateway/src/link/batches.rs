@@ -12,7 +12,7 @@ use strait_contract::{
     seqpacket::{self, LinkError},
 };
 
-use crate::record::{Entry, Lost};
+use crate::record::{Entry, Lost, Recorder, unspool};
 
 /// Most entries that are kept while they can't be written. More than this have been answered only if the
 /// log has been unwritable for thousands of calls in flight.
@@ -90,17 +90,11 @@ impl Kept {
     }
 
     /// The agent's answer to a batch.
-    pub(super) fn answered(&mut self, number: u64, refused: Option<Unrecorded>) {
+    pub(super) fn answered(&mut self, number: u64, refused: Option<Unrecorded>, recorder: &Recorder) {
         let Some(at) = self.under_way.iter().position(|batch| batch.number == number) else { return };
         let Some(Batch { entries, .. }) = self.under_way.remove(at) else { return };
         match refused {
-            None => {
-                for entry in entries {
-                    if let Some(waiter) = entry.waiter {
-                        let _ = waiter.send(Ok(()));
-                    }
-                }
-            }
+            None => written(entries, recorder),
             // One bad record fails its whole batch: each entry gets a batch of its own.
             Some(Unrecorded::Run | Unrecorded::Malformed) if entries.len() > 1 => {
                 for entry in entries.into_iter().rev() {
@@ -111,6 +105,9 @@ impl Kept {
                 refuse(entries, Lost { why, surely: true });
             }
             Some(why) => {
+                for entry in &entries {
+                    recorder.hold(&entry.first.run);
+                }
                 let (lasting, asked): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.lasting);
                 refuse(asked, Lost { why, surely: true });
                 self.put_back(lasting);
@@ -179,7 +176,26 @@ fn told(entry: Entry, lost: Lost) -> Entry {
     Entry { waiter: None, lasting: true, ..entry }
 }
 
-fn refuse(entries: Vec<Entry>, lost: Lost) {
+/// Everything in them is in the log.
+fn written(entries: Vec<Entry>, recorder: &Recorder) {
+    let mut spooled = Vec::with_capacity(entries.len());
+    for entry in entries {
+        recorder.let_go(&entry.first.run);
+        spooled.extend(entry.spooled);
+        if let Some(waiter) = entry.waiter {
+            let _ = waiter.send(Ok(()));
+        }
+    }
+    unspool(spooled);
+}
+
+/// They will never be in the log.
+fn refuse(mut entries: Vec<Entry>, lost: Lost) {
+    let spooled: Vec<_> = entries.iter_mut().filter_map(|entry| entry.spooled.take()).collect();
+    if !spooled.is_empty() {
+        tracing::error!(records = spooled.len(), why = %lost.why, "calls passed whose records the agent refuses");
+        unspool(spooled);
+    }
     for entry in entries {
         if let Some(waiter) = entry.waiter {
             let _ = waiter.send(Err(lost));
@@ -191,21 +207,21 @@ fn refuse(entries: Vec<Entry>, lost: Lost) {
 fn encode(batch: u64, entries: Vec<Entry>) -> (Result<Vec<u8>, LinkError>, Vec<Entry>) {
     let mut records: Vec<Record> = Vec::with_capacity(entries.len().saturating_mul(2));
     let mut rest = Vec::with_capacity(entries.len());
-    for Entry { first, second, waiter, lasting, alone } in entries {
+    for Entry { first, second, waiter, lasting, alone, spooled } in entries {
         records.push(first);
         let two = second.is_some();
         records.extend(second);
-        rest.push((two, waiter, lasting, alone));
+        rest.push((two, waiter, lasting, alone, spooled));
     }
     let message = ToAgent::Records { batch, records };
     let packet = seqpacket::encode(&message);
     let ToAgent::Records { records, .. } = message else { return (packet, Vec::new()) };
     let mut records = records.into_iter();
     let mut entries = Vec::with_capacity(rest.len());
-    for (two, waiter, lasting, alone) in rest {
+    for (two, waiter, lasting, alone, spooled) in rest {
         let Some(first) = records.next() else { break };
         let second = if two { records.next() } else { None };
-        entries.push(Entry { first, second, waiter, lasting, alone });
+        entries.push(Entry { first, second, waiter, lasting, alone, spooled });
     }
     (packet, entries)
 }

@@ -31,6 +31,9 @@ const ANNOUNCED_WITHIN: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(5);
 /// Most packets that wait for room in the socket.
 const MAX_UNDER_WAY: usize = 64;
+/// How long entries that nobody waits for are gathered before they are sent: each packet wakes the agent, and its answer
+/// this process.
+const GATHERING: Duration = Duration::from_millis(1);
 
 /// Listeners as the agent made them, in the order of [`LISTENERS`].
 #[derive(Debug)]
@@ -102,6 +105,8 @@ pub(super) struct Session {
     forget_at: Option<tokio::time::Instant>,
     /// When to look whether the agent still answers.
     look: tokio::time::Interval,
+    /// When to send what has been gathered; nothing has been without one.
+    send_at: Option<tokio::time::Instant>,
 }
 
 impl Link {
@@ -120,6 +125,7 @@ impl Link {
             announced: false,
             forget_at: tokio::time::Instant::now().checked_add(ANNOUNCED_WITHIN),
             look: tokio::time::interval(SILENCE / 5),
+            send_at: None,
         };
         self.hello(&mut session).await?;
         self.sessions = self.sessions.saturating_add(1);
@@ -135,6 +141,9 @@ impl Link {
     pub(super) fn lose(&mut self) {
         self.queue.set_up(false);
         self.kept.link_lost();
+        for entry in std::mem::take(&mut self.gathered) {
+            self.kept.unsent(entry);
+        }
         while let Ok(entry) = self.queue.entries.try_recv() {
             self.kept.unsent(entry);
         }
@@ -187,8 +196,12 @@ impl Link {
     async fn step(&mut self, session: &mut Session) -> Result<(), SessionError> {
         let mut entries = Vec::new();
         let may_send = session.unsent.is_empty();
-        let again_at = session.again_at.unwrap_or_else(tokio::time::Instant::now);
         let again = may_send && self.kept.has_more();
+        if again && session.again_at.is_none() {
+            // Before anything that came later: a call's end must not overtake its beginning.
+            self.kept.take_again(&mut entries);
+            return self.send_records(session, entries);
+        }
         tokio::select! {
             // Answers first: they let callers go on.
             biased;
@@ -196,20 +209,24 @@ impl Link {
                 let (message, fds) = got?;
                 self.handle(session, message, fds).await?;
             }
-            () = tokio::time::sleep_until(again_at), if again => {
-                session.again_at = None;
-                self.kept.take_again(&mut entries);
+            () = at(session.again_at), if again => session.again_at = None,
+            () = at(session.send_at), if may_send => {
+                session.send_at = None;
+                self.gather(&mut entries);
             }
-            got = self.queue.entries.recv_many(&mut entries, MAX_BATCH), if may_send => {
+            got = self.queue.entries.recv_many(&mut entries, MAX_BATCH),
+                if may_send && session.send_at.is_none() =>
+            {
                 if got == 0 {
                     return Err(SessionError::OutOfOrder("the recorder is gone"));
                 }
-                // Whatever else is ready to run may have a record too: one packet for all of them.
-                tokio::task::yield_now().await;
-                while entries.len() < MAX_BATCH
-                    && let Ok(entry) = self.queue.entries.try_recv()
-                {
-                    entries.push(entry);
+                if entries.iter().all(|entry| entry.waiter.is_none()) && entries.len() < MAX_BATCH / 2 {
+                    self.gathered.append(&mut entries);
+                    session.send_at = tokio::time::Instant::now().checked_add(GATHERING);
+                } else {
+                    // Whatever else is ready to run may have a record too: one packet for all of them.
+                    tokio::task::yield_now().await;
+                    self.gather(&mut entries);
                 }
             }
             Some(question) = self.questions.processes.recv(), if may_send => session.ask(question)?,
@@ -232,12 +249,36 @@ impl Link {
         self.send_records(session, entries)
     }
 
+    /// Takes what was gathered and what has come meanwhile, at most a batch.
+    fn gather(&mut self, entries: &mut Vec<Entry>) {
+        entries.append(&mut self.gathered);
+        while entries.len() < MAX_BATCH
+            && let Ok(entry) = self.queue.entries.try_recv()
+        {
+            entries.push(entry);
+        }
+    }
+
     fn send_records(&mut self, session: &mut Session, entries: Vec<Entry>) -> Result<(), SessionError> {
         if entries.is_empty() {
             return Ok(());
         }
         if let Some(packet) = self.kept.pack(entries)? {
             session.send(packet.0)?;
+        }
+        Ok(())
+    }
+
+    /// Sends all that has been recorded so far.
+    fn send_all(&mut self, session: &mut Session) -> Result<(), SessionError> {
+        session.send_at = None;
+        while session.unsent.is_empty() {
+            let mut entries = Vec::new();
+            self.gather(&mut entries);
+            if entries.is_empty() {
+                break;
+            }
+            self.send_records(session, entries)?;
         }
         Ok(())
     }
@@ -253,7 +294,7 @@ impl Link {
                 if refused.is_some() {
                     session.again_at = tokio::time::Instant::now().checked_add(TRY_AGAIN);
                 }
-                self.kept.answered(batch, refused);
+                self.kept.answered(batch, refused, &self.gateway.recorder);
             }
             ToGateway::Setup(setup) => self.set_up(*setup, fds).await?,
             ToGateway::Policy { epoch, digest } => {
@@ -270,7 +311,15 @@ impl Link {
                 session.announced = true;
                 self.serve_when_ready(session).await;
             }
-            ToGateway::RunEnded(id) => self.gateway.runs.ended(&id),
+            ToGateway::RunEnded(id) => {
+                self.gateway.runs.ended(&id);
+                self.send_all(session)?;
+                session.send(seqpacket::encode(&ToAgent::RunClosed(id))?)?;
+            }
+            ToGateway::Spool => {
+                let fd = fds.pop().ok_or(SessionError::OutOfOrder("a spool came without its file"))?;
+                self.gateway.recorder.set_spool(fd.into())?;
+            }
             ToGateway::Process { ticket, process } => {
                 if let Some(Asked::Process(answer)) = session.asked.remove(&ticket) {
                     let _ = answer.send(process);

@@ -45,6 +45,17 @@ pub(crate) struct Rig {
     _stop: watch::Sender<bool>,
 }
 
+/// One port for both; a free one of UDP may be taken in TCP.
+pub(crate) fn listeners() -> (UdpSocket, std::net::TcpListener) {
+    loop {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        match std::net::TcpListener::bind(udp.local_addr().unwrap()) {
+            Ok(tcp) => return (udp, tcp),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse),
+        }
+    }
+}
+
 impl Rig {
     pub(crate) fn start(upstream: SocketAddr, limits: Limits) -> Self {
         let (gateway, queue, _questions) = Gateway::new(FlowSource::new(|_, _| None));
@@ -59,9 +70,8 @@ impl Rig {
         let (up, ups) = watch::channel(true);
         queue.set_up(true);
         tokio::spawn(agent(queue, ups, Arc::clone(&records), Arc::clone(&acknowledges)));
-        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (udp, tcp) = listeners();
         let server = udp.local_addr().unwrap();
-        let tcp = std::net::TcpListener::bind(server).unwrap();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(dns::serve(Arc::clone(&gateway), udp, tcp, stopped));
         let up = Arc::new(move |is: bool| up.send(is).unwrap());

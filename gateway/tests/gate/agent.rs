@@ -1,7 +1,8 @@
 //! The agent's end of the link, in memory.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    fs::File,
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -33,6 +34,8 @@ pub enum Mood {
 #[derive(Debug)]
 pub struct Shared {
     pub records: Mutex<Vec<Record>>,
+    /// The gateway's spool, as an agent would keep it.
+    pub spool: File,
     pub mood: Mutex<Mood>,
     pub compiled: Mutex<HashMap<u64, Option<String>>>,
     pub process: Mutex<Option<Process>>,
@@ -60,6 +63,7 @@ impl Shared {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             records: Mutex::default(),
+            spool: spool(),
             mood: Mutex::new(Mood::Writes),
             compiled: Mutex::default(),
             process: Mutex::default(),
@@ -73,24 +77,37 @@ impl Shared {
         })
     }
 
-    /// Activities in the order written, with id and phase.
+    /// What is on record, in the log first.
+    fn all(&self) -> Vec<Record> {
+        // Read in this order: what leaves the spool is in the log before.
+        let spooled = self.spooled();
+        let mut records = self.records.lock().unwrap().clone();
+        let logged: HashSet<_> = records.iter().map(|record| (record.id, record.phase)).collect();
+        records.extend(spooled.into_iter().filter(|record| !logged.contains(&(record.id, record.phase))));
+        records
+    }
+
+    /// Activities on record, those in the log first, with id and phase.
     pub fn activities(&self) -> Vec<(RecordId, Option<Phase>, Activity)> {
-        let records = self.records.lock().unwrap();
-        let activity = |record: &Record| match &record.body {
-            Body::Activity(activity) => Some((record.id, record.phase, Activity::clone(activity))),
+        let activity = |record: Record| match record.body {
+            Body::Activity(activity) => Some((record.id, record.phase, *activity)),
             Body::Event(_) | Body::Trace(_) => None,
         };
-        records.iter().filter_map(activity).collect()
+        self.all().into_iter().filter_map(activity).collect()
+    }
+
+    /// What is in the spool.
+    pub fn spooled(&self) -> Vec<Record> {
+        strait_contract::spool::left(&self.spool).unwrap().batches.into_iter().flatten().collect()
     }
 
     /// Steps in the order written, with id and phase.
     pub fn steps(&self) -> Vec<(RecordId, Option<Phase>, Step)> {
-        let records = self.records.lock().unwrap();
-        let step = |record: &Record| match &record.body {
-            Body::Trace(step) => Some((record.id, record.phase, Step::clone(step))),
+        let step = |record: Record| match record.body {
+            Body::Trace(step) => Some((record.id, record.phase, *step)),
             Body::Event(_) | Body::Activity(_) => None,
         };
-        records.iter().filter_map(step).collect()
+        self.all().into_iter().filter_map(step).collect()
     }
 
     /// `done` lines of steps, once there are so many.
@@ -108,7 +125,7 @@ impl Shared {
 
     /// Everything on record, as text.
     pub fn text(&self) -> String {
-        format!("{:?}", self.records.lock().unwrap())
+        format!("{:?}", self.all())
     }
 
     /// Every step has one `decided` and one `done` line; a permitted one has activity that bears its id, a refused one none.
@@ -191,6 +208,17 @@ impl Shared {
         self.check_pairs();
     }
 
+    /// Waits until all that is on record is in the log.
+    pub async fn logged(&self) {
+        for _ in 0..500 {
+            if self.spooled().is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("what is in the log stays in the spool: {:#?}", self.spooled());
+    }
+
     /// The only refusal so far.
     pub fn only_refusal(&self) -> Activity {
         let refused: Vec<_> =
@@ -218,6 +246,12 @@ impl Shared {
     pub fn codes(&self) -> Vec<Option<Code>> {
         self.done().into_iter().map(|activity| activity.code).collect()
     }
+}
+
+fn spool() -> File {
+    let memfd = rustix::fs::memfd_create("spool", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&memfd, strait_contract::spool::BYTES).unwrap();
+    memfd.into()
 }
 
 impl Agent {
@@ -300,6 +334,7 @@ fn io_result<T>(result: Result<T, seqpacket::LinkError>) -> io::Result<T> {
 fn handle(message: ToAgent, back: &mpsc::UnboundedSender<(ToGateway, Vec<OwnedFd>)>, shared: &Shared) {
     match message {
         ToAgent::Hello { contract, .. } => assert_eq!(contract, strait_contract::CONTRACT),
+        ToAgent::RunClosed(_) => {}
         ToAgent::Records { batch, records } => {
             let refused = match *shared.mood.lock().unwrap() {
                 Mood::Writes => {

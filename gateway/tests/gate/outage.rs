@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use strait_contract::{
     code::Code,
     message::{MAX_PACKET, ToAgent, ToGateway},
-    record::{Body, Kind, Unrecorded},
+    record::{Body, Kind, Phase, Record, Unrecorded},
     seqpacket,
 };
 use strait_gateway::{FlowSource, Gateway, link::Link};
@@ -20,8 +20,8 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_passes_while_the_log_is_full_and_it_recovers_by_itself() {
-    let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
+async fn without_a_spool_nothing_passes_while_the_log_is_full_and_it_recovers_by_itself() {
+    let (world, origin) = (World::without_spool(ALL_OK).await, Origin::http().await);
     let host = format!("ok.test:{}", origin.port());
     world.log.set(Mood::Refuses(Unrecorded::Log));
     let mut stream = world.connect("ok.test", origin.port()).await;
@@ -38,6 +38,59 @@ async fn nothing_passes_while_the_log_is_full_and_it_recovers_by_itself() {
     assert_eq!(get(&mut stream, &host, "/c").await.status, 200);
     assert_eq!(origin.seen().len(), 1);
     world.log.settled().await;
+}
+
+/// What the spool took before the refusal was known passes and stays there until the log takes it; then nothing does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_full_log_what_passed_is_spooled_and_nothing_more_passes() {
+    let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
+    let host = format!("ok.test:{}", origin.port());
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    assert_eq!(get(&mut stream, &host, "/before").await.status, 200);
+    world.log.logged().await;
+    world.log.set(Mood::Refuses(Unrecorded::Log));
+    assert_eq!(get(&mut stream, &host, "/a").await.status, 200);
+    // The agent has had it, and has refused it.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    for path in ["/b", "/c"] {
+        let got = get(&mut stream, &host, path).await;
+        assert_eq!((got.status, got.code().as_str()), (503, "RECORD_UNAVAILABLE"), "{got:?}");
+    }
+    assert_eq!(origin.seen().len(), 2);
+    let spooled: Vec<_> = world.log.spooled().iter().map(|record| (record.id, record.phase)).collect();
+    assert_eq!(spooled.len(), 2, "decided and done of the one that passed: {spooled:?}");
+    world.log.set(Mood::Writes);
+    for _ in 0..100 {
+        if get(&mut stream, &host, "/d").await.status == 200 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    world.log.settled().await;
+    world.log.logged().await;
+    let records = world.log.records.lock().unwrap();
+    let logged: Vec<_> = records.iter().map(|record| (record.id, record.phase)).collect();
+    assert!(spooled.iter().all(|record| logged.contains(record)), "{logged:?}");
+}
+
+/// A call waits for its spool and not for the agent, which is as good: both may be killed then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_was_answered_is_in_the_spool_or_in_the_log() {
+    let (mut world, origin) = (World::with(ALL_OK).await, Origin::http().await);
+    let host = format!("ok.test:{}", origin.port());
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    for count in 1..=20 {
+        assert_eq!(get(&mut stream, &host, "/a").await.status, 200);
+        assert_eq!(world.log.done().len(), count);
+    }
+    world.log.settled().await;
+    // The agent dies; a call under way then is on record for the next one.
+    world.agent_dies().await;
+    assert_eq!(get(&mut stream, &host, "/b").await.status, 503);
+    world.agent_returns().await;
+    assert_eq!(get(&mut stream, &host, "/c").await.status, 200);
+    world.log.settled().await;
+    assert_eq!(world.log.done_of(Kind::Request, 21).await.len(), 21);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,10 +114,11 @@ async fn nothing_passes_without_an_agent_and_what_is_under_way_goes_on() {
     under_way.write_all(b"\x02").await.unwrap();
     under_way.read_exact(&mut byte).await.unwrap();
     assert_eq!(byte, [2]);
-    // It ends while nobody can write it down: its line comes later.
+    // It ends while there is nobody to write the log: its line waits in the spool.
     drop(under_way);
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(world.log.done().is_empty());
+    assert_eq!(world.log.done_of(Kind::Stream, 1).await.len(), 1);
+    let in_the_log = |record: &Record| record.phase == Some(Phase::Done);
+    assert!(!world.log.records.lock().unwrap().iter().any(in_the_log));
     world.agent_returns().await;
     assert_eq!(get(&mut stream, &host, "/b").await.status, 200);
     assert_eq!(world.log.done_of(Kind::Stream, 1).await[0].stream.unwrap().bytes_in, 2);
@@ -83,7 +137,7 @@ async fn nothing_passes_without_an_agent_and_what_is_under_way_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_run_that_has_ended_does_not_take_the_records_of_others_with_it() {
-    let (world, origin) = (World::with(ALL_OK).await, Origin::http().await);
+    let (world, origin) = (World::without_spool(ALL_OK).await, Origin::http().await);
     let host = format!("ok.test:{}", origin.port());
     world.log.set(Mood::Refuses(Unrecorded::Run));
     let got = get(&mut world.connect("ok.test", origin.port()).await, &host, "/a").await;

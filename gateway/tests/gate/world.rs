@@ -59,6 +59,8 @@ pub struct Options {
     pub policy: String,
     pub limits: Limits,
     pub doh: Vec<String>,
+    /// Whether the gateway is given a spool; without one every call waits for the agent.
+    pub spool: bool,
     pub tools: Tools,
     pub resolver: Resolver,
 }
@@ -67,7 +69,14 @@ impl Default for Options {
     fn default() -> Self {
         let limits = Limits { head_seconds: 2, connect_seconds: 2, idle_seconds: 5, ..Limits::default() };
         let resolver = Resolver::Servers(vec!["127.0.0.1:1".parse().unwrap()]);
-        Self { policy: String::new(), limits, doh: Vec::new(), tools: Tools::default(), resolver }
+        Self {
+            policy: String::new(),
+            limits,
+            doh: Vec::new(),
+            spool: true,
+            tools: Tools::default(),
+            resolver,
+        }
     }
 }
 
@@ -99,6 +108,11 @@ impl Ca {
 }
 
 impl World {
+    /// A world with this policy and no spool.
+    pub async fn without_spool(policy: &str) -> Self {
+        Self::new(Options { policy: policy.to_owned(), spool: false, ..Options::default() }).await
+    }
+
     /// A world with this policy.
     pub async fn with(policy: &str) -> Self {
         Self::new(Options { policy: policy.to_owned(), ..Options::default() }).await
@@ -147,6 +161,9 @@ impl World {
         }));
         let setup = setup(&self.options, &self.origin_ca, run_ca);
         agent.tell(ToGateway::Setup(Box::new(setup)), self.listeners.take().unwrap_or_default());
+        if self.options.spool {
+            agent.tell(ToGateway::Spool, vec![self.log.spool.try_clone().unwrap().into()]);
+        }
         agent.tell(ToGateway::Tools(Box::new(self.options.tools.clone())), Vec::new());
         agent.tell(ToGateway::Announced, Vec::new());
         agent.tell(ToGateway::RunStarted(run_info()), vec![names()]);

@@ -12,7 +12,7 @@ fn entry(name: &str, lasting: bool) -> (Entry, Waiting) {
     let (waiter, waiting) = oneshot::channel();
     let body = Body::Event(Event { name: name.to_owned(), facts: Vec::new() });
     let first = Record { id: RecordId::now(), run: None, phase: None, ts_ms: 0, boot_ns: 0, body };
-    (Entry { first, second: None, waiter: Some(waiter), lasting, alone: false }, waiting)
+    (Entry { first, second: None, waiter: Some(waiter), lasting, alone: false, spooled: None }, waiting)
 }
 
 /// Sends everything that waits, and gives the batches' numbers and the names in them.
@@ -42,11 +42,11 @@ fn a_bad_record_is_found_and_the_others_of_its_batch_are_written() {
     let (entries, mut waiting): (Vec<_>, Vec<_>) =
         ["a", "bad", "c"].map(|name| entry(name, false)).into_iter().unzip();
     let (batch, _) = pack(&mut kept, entries).unwrap();
-    kept.answered(batch, Some(Unrecorded::Run));
+    kept.answered(batch, Some(Unrecorded::Run), &Recorder::new().0);
     let alone = send(&mut kept);
     assert_eq!(alone.iter().map(|(_, names)| names.join(" ")).collect::<Vec<_>>(), ["a", "bad", "c"]);
     for (batch, names) in alone {
-        kept.answered(batch, (names == ["bad"]).then_some(Unrecorded::Run));
+        kept.answered(batch, (names == ["bad"]).then_some(Unrecorded::Run), &Recorder::new().0);
     }
     assert_eq!(waiting[0].try_recv(), Ok(Ok(())));
     assert_eq!(waiting[1].try_recv(), Ok(Err(Lost { why: Unrecorded::Run, surely: true })));
@@ -59,12 +59,12 @@ fn a_full_log_refuses_decisions_and_keeps_what_has_happened() {
     let mut kept = Kept::default();
     let ((decision, mut asked), (outcome, mut told)) = (entry("decision", false), entry("outcome", true));
     let (batch, _) = pack(&mut kept, vec![decision, outcome]).unwrap();
-    kept.answered(batch, Some(Unrecorded::Log));
+    kept.answered(batch, Some(Unrecorded::Log), &Recorder::new().0);
     assert_eq!(asked.try_recv(), Ok(Err(Lost { why: Unrecorded::Log, surely: true })));
     assert_eq!(told.try_recv(), Err(TryRecvError::Empty));
     let again = send(&mut kept);
     assert_eq!(again[0].1, ["outcome"]);
-    kept.answered(again[0].0, None);
+    kept.answered(again[0].0, None, &Recorder::new().0);
     assert_eq!(told.try_recv(), Ok(Ok(())));
 }
 
@@ -81,7 +81,7 @@ fn what_was_under_way_when_the_link_broke_is_sent_again() {
     assert_eq!(refused.try_recv(), Ok(Err(Lost { why: Unrecorded::Agent, surely: true })));
     let again = send(&mut kept);
     assert_eq!(again[0].1, ["decision", "outcome"]);
-    kept.answered(again[0].0, None);
+    kept.answered(again[0].0, None, &Recorder::new().0);
     assert_eq!(told.try_recv(), Ok(Ok(())));
 }
 
