@@ -381,7 +381,7 @@ async fn a_tools_call_waits_with_neither_token_nor_credential_shown_a21_a27() {
         assert_eq!(asked.shown.target, format!("http://ok.test:{}/v1/pay", origin.port()));
         assert_eq!(asked.shown.via, "tool api");
         let names: Vec<&str> = asked.shown.fields.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["content-type", "x-reason"]);
+        assert_eq!(names, ["content-type", "x-reason", "x-version"], "the tool's own fields too");
         assert!(world.log.steps().is_empty() && world.log.handed.lock().unwrap().is_empty());
         world.say(asked, granted());
     };
