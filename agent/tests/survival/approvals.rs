@@ -225,6 +225,8 @@ fn a22_a_call_waits_and_is_answered_once_a_person_has_approved_that_one_executio
     let leaks: Vec<_> =
         events.lines().filter(|line| line.contains("\"event\":") && line.contains("/pay")).collect();
     assert!(leaks.is_empty(), "no URL in an event: {leaks:?}");
+    // It was in the spool when the client had its answer.
+    desk.site.until("the last record is in the log", |_| desk.done().len() == 4);
     let done = desk.done();
     let outcomes: Vec<_> =
         done.iter().map(|line| line["approval"]["outcome"].as_str().unwrap_or("none")).collect();
