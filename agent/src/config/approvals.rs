@@ -18,7 +18,9 @@ pub(super) struct ApprovalsTable {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NotifyTable {
+    #[serde(default)]
     command: Vec<String>,
+    url: Option<String>,
 }
 
 impl ApprovalsTable {
@@ -33,6 +35,11 @@ impl ApprovalsTable {
                 )
             })?,
         };
+        if notify.as_ref().is_some_and(|notify| notify.url.is_some() || notify.command.is_empty()) {
+            let message = "`approvals.notify` must be a command, since root talks to no network: for a webhook write \
+                           `{ command = [\"/usr/bin/curl\", \"-sS\", \"--json\", \"@-\", \"https://…\"] }`";
+            return Err(conflict(path, message));
+        }
         let notify = notify.map_or_else(Vec::new, |notify| notify.command);
         if notify.first().is_some_and(|program| !program.starts_with('/')) {
             return Err(conflict(path, "`approvals.notify.command` must begin with an absolute path"));

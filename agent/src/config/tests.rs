@@ -285,3 +285,27 @@ fn the_tool_of_the_readme_is_less_than_ten_lines_and_loads() {
     let rules = strait_policies::Snapshot::compile(&[file], 1).unwrap();
     assert_eq!(rules.named_tools().collect::<Vec<_>>(), ["github"]);
 }
+
+#[test]
+fn how_people_are_asked_is_read_and_a_webhook_is_a_command() {
+    let config = parse("").unwrap().approvals;
+    assert_eq!((config.mode, config.timeout.as_secs(), config.per_run), (ApprovalMode::Hold, 600, 100));
+    let config = parse(
+        "[approvals]\nmode = \"refuse\"\ntimeout = \"90s\"\nper_run = 5\nnotify = { command = [\"/bin/x\", \"a\"] }",
+    );
+    let config = config.unwrap().approvals;
+    assert_eq!((config.mode, config.timeout.as_secs(), config.per_run), (ApprovalMode::Refuse, 90, 5));
+    assert_eq!(config.notify, ["/bin/x", "a"]);
+    for (text, part) in [
+        ("notify = { url = \"https://a.test\" }", "curl"),
+        ("notify = { command = [] }", "curl"),
+        ("notify = { command = [\"x\"] }", "absolute path"),
+        ("mode = \"maybe\"", "mode"),
+        ("timeout = \"soon\"", "10m"),
+        ("per_run = 0", "per_run"),
+        ("who = \"ana\"", "who"),
+    ] {
+        let refused = parse(&format!("[approvals]\n{text}")).unwrap_err().to_string();
+        assert!(refused.contains(part), "{text}: {refused}");
+    }
+}

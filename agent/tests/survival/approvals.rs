@@ -492,7 +492,10 @@ fn people_are_told_by_the_operators_command_and_shown_what_cannot_deceive_them()
     let (hook, told) = (folder.path().join("hook"), folder.path().join("told"));
     fs::write(
         &hook,
-        format!("#!/bin/sh\ncat >> {0}; echo >> {0}; echo \"$#\" >> {0}.arguments\n", told.display()),
+        format!(
+            "#!/bin/sh\necho \"$#\" >> {0}.arguments\ntext=$(cat)\nprintf '%s\\n' \"$text\" >> {0}\n",
+            told.display()
+        ),
     )
     .unwrap();
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
