@@ -27,6 +27,8 @@ pub struct Run {
     /// Room for the bodies of its held calls.
     pub(crate) held_bytes: Arc<Semaphore>,
     connections: AtomicU32,
+    /// Unix time, seconds, of the last workload token of another run that it presented and the agent was told of.
+    misused: AtomicU64,
     /// The session of the link in which it was announced last.
     session: AtomicU64,
     ended: watch::Sender<bool>,
@@ -42,6 +44,7 @@ impl Run {
             pool: Pool::default(),
             held_bytes: room(),
             connections: AtomicU32::new(0),
+            misused: AtomicU64::new(0),
             session: AtomicU64::new(0),
             ended,
         }
@@ -53,6 +56,12 @@ impl Run {
             (open < limits.connections_per_run).then(|| open.saturating_add(1))
         });
         admitted.ok().map(|_| Admission { run: Arc::clone(self) })
+    }
+
+    /// Whether the agent is to be told that this run presented another's token: once a second, so that a run that does
+    /// nothing else leaves room for the questions of others.
+    pub(crate) fn tells_misuse(&self, second: u64) -> bool {
+        self.misused.swap(second, Ordering::Relaxed) != second
     }
 
     /// Open connections now.

@@ -207,7 +207,8 @@ impl Snapshot {
             return Ok(tally);
         }
         let model = Model::get().map_err(BadQuestion::from)?;
-        let asked = self.builder.build(model, &self.names, question, &slice.subject, slice.reads)?;
+        let wanted = |name: &str| slice.buckets.iter().any(|bucket| bucket.fields.contains(name));
+        let asked = self.builder.build(model, &self.names, question, &slice.subject, slice.reads, &wanted)?;
         for bucket in &slice.buckets {
             let answer = self.authorizer.is_authorized(&asked.request, &bucket.rules, &asked.entities);
             tally.count(&answer, bucket, question.process);

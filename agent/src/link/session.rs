@@ -230,6 +230,7 @@ async fn write(socket: &Socket, mut packets: mpsc::UnboundedReceiver<Packet>) ->
 async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls: &mut Calls) -> Ended {
     let questions = Arc::new(Semaphore::new(QUESTIONS));
     let mut mismatches = tokens::Mismatches::default();
+    let mut asked = credentials::Asked::default();
     let mut pieces = held::Pieces::default();
     while let Some(told) = news.recv().await {
         match told {
@@ -246,6 +247,11 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
             News::Message(ToAgent::RunClosed(id)) => link.run_closed(&id),
             News::Message(ToAgent::Credential { ticket, name }) => {
                 let Ok(permit) = Arc::clone(&questions).acquire_owned().await else { break };
+                if !asked.admits() {
+                    let value = Err("credentials are asked for too often".to_owned());
+                    reply(link, number, &ToGateway::Credential { ticket, value }, permit);
+                    continue;
+                }
                 tokio::spawn(credentials::hand_over(link.clone(), number, ticket, name, permit));
             }
             News::Message(ToAgent::TokenMismatch { from, owner }) => mismatches.tell(link, from, owner).await,

@@ -101,6 +101,14 @@ pub(super) fn screened(
     head: &mut Parts,
     body: Incoming,
 ) -> Result<Source, String> {
+    if call.tool().is_some() {
+        // Words of the gateway's own are not the upstream's to say.
+        let ours: Vec<HeaderName> =
+            head.headers.keys().filter(|name| name.as_str().starts_with("x-strait-")).cloned().collect();
+        for name in ours {
+            head.headers.remove(name);
+        }
+    }
     let Some(orders) = orders else { return Ok(Source::Upstream(body)) };
     if call.tool().is_some_and(|tool| tool.credential.is_some()) {
         // A session of the credential's would be the agent's to keep.

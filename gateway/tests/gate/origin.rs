@@ -219,6 +219,7 @@ fn tells(path: &str, headers: &HeaderMap) -> Answer {
         }
     };
     response.headers_mut().insert("x-kind", "told".parse().unwrap());
+    response.headers_mut().insert("x-strait-truncated", "1".parse().unwrap());
     response
 }
 
