@@ -51,7 +51,7 @@ pub fn what_is_read_is_decided(bytes: &[u8]) {
         started_by: "root".to_owned(),
         labels: Vec::new(),
         addresses: Vec::new(),
-        token: strait_contract::token::TokenHash::of(""),
+        token: strait_contract::token::TokenHash::of("test"),
     };
     for tool in ["t", "unpinned"] {
         let ask = Ask::Tool(ToolAsk { server: "srv", tool, arguments: &arguments });
