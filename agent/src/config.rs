@@ -5,6 +5,7 @@
 
 mod approvals;
 mod credential;
+mod expose;
 mod file;
 mod tool;
 mod value;
@@ -28,6 +29,7 @@ use strait_contract::{
 use crate::{instance::Instance, log};
 
 pub use credential::{CredentialError, Reference};
+pub use expose::{Expose, Shown};
 
 /// The installed instance's config file.
 pub const DEFAULT_PATH: &str = "/etc/strait/strait.toml";
@@ -137,6 +139,8 @@ pub struct AgentConfig {
     pub selectable: bool,
     /// Tools that its runs may address; `None`: all, as far as policy permits.
     pub tools: Option<Vec<ToolName>>,
+    /// Credentials that its runs are shown, by variable.
+    pub expose: Vec<Expose>,
 }
 
 /// Why a config was refused.

@@ -10,6 +10,7 @@ pub(crate) mod calls;
 mod credentials;
 mod held;
 mod memory;
+mod misused;
 mod reader;
 mod session;
 mod socket;

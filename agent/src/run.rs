@@ -10,6 +10,7 @@ pub mod cgroup;
 pub mod console;
 pub mod end;
 pub mod environment;
+pub mod exposure;
 pub mod finish;
 pub mod folder;
 mod home;

@@ -13,7 +13,7 @@ use http::{
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use strait_contract::{
     message::Secret,
-    tool::{Bound, Placement},
+    tool::{Bound, Placement, ToolName},
 };
 use tokio::{
     sync::Mutex,
@@ -26,7 +26,10 @@ use crate::{link::WhoIs, mask::Patterns};
 /// A tool's credential; its value is kept for its time to live and wiped afterwards.
 #[derive(Debug)]
 pub(crate) struct Credential {
-    bound: Bound,
+    name: ToolName,
+    ttl: Duration,
+    /// Where it goes; `None` if the caller says, by a placeholder.
+    send: Option<Placement>,
     /// The field it goes into, if it does.
     field: Option<HeaderName>,
     /// Held while it is asked for, so that many calls at once ask once.
@@ -46,6 +49,7 @@ const FAILED_FOR: Duration = Duration::from_secs(1);
 /// A value in the forms that a call needs.
 #[derive(Debug)]
 pub(crate) struct Ready {
+    value: Secret,
     place: Place,
     /// What to hide in answers.
     pub(crate) patterns: Arc<Patterns>,
@@ -54,7 +58,8 @@ pub(crate) struct Ready {
 #[derive(Debug)]
 enum Place {
     Field(HeaderName, HeaderValue),
-    Query { name: String, value: Secret },
+    Query { name: String },
+    Caller,
 }
 
 impl Credential {
@@ -65,13 +70,21 @@ impl Credential {
             Placement::Basic { .. } => Some(AUTHORIZATION),
             Placement::Query { .. } => None,
         };
-        Some(Self { bound, field, kept: Mutex::default() })
+        let Bound { name, send, ttl_seconds } = bound;
+        let ttl = Duration::from_secs(ttl_seconds.into());
+        Some(Self { name, ttl, send: Some(send), field, kept: Mutex::default() })
+    }
+
+    /// One that goes where its placeholder stands.
+    pub(crate) fn of_placeholder(name: ToolName, ttl_seconds: u32) -> Self {
+        let ttl = Duration::from_secs(ttl_seconds.into());
+        Self { name, ttl, send: None, field: None, kept: Mutex::default() }
     }
 
     /// The name of the query's pair that it is, if it is one.
     pub(crate) fn query_name(&self) -> Option<&str> {
-        match &self.bound.send {
-            Placement::Query { name } => Some(name),
+        match &self.send {
+            Some(Placement::Query { name }) => Some(name),
             _ => None,
         }
     }
@@ -96,42 +109,50 @@ impl Credential {
             return kept.ready.clone();
         }
         *kept = None;
-        let name = &self.bound.name;
+        let name = &self.name;
         let value = agent.credential(name).await.map_err(|why| format!("the credential `{name}`: {why}"));
         let ready = value.and_then(|value| self.form(value)).map(Arc::new);
-        let lasts = ready.as_ref().map_or(FAILED_FOR, |_| Duration::from_secs(self.bound.ttl_seconds.into()));
+        let lasts = ready.as_ref().map_or(FAILED_FOR, |_| self.ttl);
         *kept = Some(Kept { ready: ready.clone(), until: Instant::now() + lasts });
         ready
     }
 
     fn form(&self, value: Secret) -> Result<Ready, String> {
         let patterns = Arc::new(Patterns::of(value.expose()));
-        let place = match (&self.bound.send, &self.field) {
-            (Placement::Query { name }, _) => Place::Query { name: name.clone(), value },
-            (Placement::Header { format, .. }, Some(field)) => {
+        let place = match (&self.send, &self.field) {
+            (None, _) => {
+                self.field_value(value.expose())?;
+                Place::Caller
+            }
+            (Some(Placement::Query { name }), _) => Place::Query { name: name.clone() },
+            (Some(Placement::Header { format, .. }), Some(field)) => {
                 let text = Zeroizing::new(format.replace("{}", value.expose()));
                 Place::Field(field.clone(), self.field_value(&text)?)
             }
-            (Placement::Basic { user }, Some(field)) => {
+            (Some(Placement::Basic { user }), Some(field)) => {
                 let pair = Zeroizing::new(format!("{user}:{}", value.expose()));
                 let text = Zeroizing::new(format!("Basic {}", STANDARD.encode(pair.as_bytes())));
                 Place::Field(field.clone(), self.field_value(&text)?)
             }
-            (_, None) => return Err(format!("the credential `{}` has no place", self.bound.name)),
+            (_, None) => return Err(format!("the credential `{}` has no place", self.name)),
         };
-        Ok(Ready { place, patterns })
+        Ok(Ready { value, place, patterns })
     }
 
     fn field_value(&self, text: &str) -> Result<HeaderValue, String> {
-        let mut value = HeaderValue::from_str(text).map_err(|_| {
-            format!("the credential `{}` holds characters that no field can", self.bound.name)
-        })?;
+        let mut value = HeaderValue::from_str(text)
+            .map_err(|_| format!("the credential `{}` holds characters that no field can", self.name))?;
         value.set_sensitive(true);
         Ok(value)
     }
 }
 
 impl Ready {
+    /// The value.
+    pub(crate) fn value(&self) -> &str {
+        self.value.expose()
+    }
+
     /// Adds the field, if the credential is one.
     pub(crate) fn add_to(&self, headers: &mut HeaderMap) {
         if let Place::Field(name, value) = &self.place {
@@ -141,9 +162,9 @@ impl Ready {
 
     /// The URL with the pair, if the credential is one.
     pub(crate) fn url(&self, url: &str) -> Option<Zeroizing<String>> {
-        let Place::Query { name, value } = &self.place else { return None };
+        let Place::Query { name } = &self.place else { return None };
         let mark = if url.contains('?') { '&' } else { '?' };
-        let value = utf8_percent_encode(value.expose(), NON_ALPHANUMERIC);
+        let value = utf8_percent_encode(self.value.expose(), NON_ALPHANUMERIC);
         Some(Zeroizing::new(format!("{url}{mark}{name}={value}")))
     }
 }

@@ -99,6 +99,15 @@ pub async fn decide_with(
     mut carried: Carried<'_>,
 ) -> Result<Permitted, Refused> {
     let mut guard = Guard::open(&gateway.recorder, call.id, call.caller.run.info.id.clone(), Line::of(&call));
+    if let Some(exposure) = &call.caller.run.exposure {
+        match exposure.check(&call, carried.fields()) {
+            Ok(found) => guard.add_placeholders(&found),
+            Err(misuse) => {
+                let refusal = misuse.tell(&gateway.whois, &call.caller);
+                return Err(write_down(guard, call.status(refusal.code), refusal, Vec::new()).await);
+            }
+        }
+    }
     let mut approved = None;
     loop {
         let (verdict, hint) = ask(gateway, &call, &mut guard).await;

@@ -13,7 +13,8 @@ use tokio::sync::watch;
 use crate::{
     call::{Call, HttpCall, What},
     credential::Ready,
-    decide::{Permitted, Refused},
+    decide::{Permitted, Refusal, Refused},
+    exposure::{Caught, Watch},
     pipeline::Context,
     protocol::http::{
         body::{Body, Download, Ending, Orders, Payload, Upload, Wanted},
@@ -30,6 +31,7 @@ mod errand;
 pub mod pool;
 pub mod proxy;
 pub mod resolve;
+mod swapped;
 pub mod trust;
 pub mod vet;
 
@@ -43,12 +45,20 @@ struct Sending {
     wanted: Option<watch::Sender<Wanted>>,
     /// What is done to the answer, if anything is.
     orders: Option<Orders>,
+    /// Why its body was cut, if it is.
+    caught: Option<Caught>,
 }
 
 /// Why a permitted request got no answer.
 pub(crate) struct Failure {
     pub(crate) code: Code,
     pub(crate) reason: String,
+}
+
+impl From<Refusal> for Failure {
+    fn from(Refusal { code, reason, .. }: Refusal) -> Self {
+        Self { code, reason }
+    }
 }
 
 /// Sends a permitted request to its upstream and streams the answer back. Never follows a redirect, never
@@ -59,7 +69,7 @@ pub(crate) async fn send(
     mut request: Request<Payload>,
 ) -> Response<Body> {
     let ready = credential(context, &permitted).await;
-    let (call, guard) = permitted.into_parts();
+    let (call, mut guard) = permitted.into_parts();
     let What::Http(http) = &call.what else {
         // A call that isn't HTTP comes by another way.
         let failure = Failure { code: Code::Internal, reason: "the call is not one of HTTP".to_owned() };
@@ -71,14 +81,24 @@ pub(crate) async fn send(
             return failed(call.id, guard, Failure { code: Code::CredentialUnavailable, reason }).await;
         }
     };
-    let orders = errand::orders(context, http, ready.as_deref(), request.headers());
-    // What a tool answers is looked at, and a stream of another protocol can't be.
-    let upgradable = http.tool.is_none() && request.version() == Version::HTTP_11;
+    let tool_hides = ready.as_ref().map(|ready| &ready.patterns);
+    let swapped = match swapped::swap(context, &call, &mut request, tool_hides).await {
+        Ok(swapped) => swapped,
+        Err(failure) => return failed(call.id, guard, failure).await,
+    };
+    if let Some(swapped) = &swapped {
+        guard.add_placeholders(&swapped.names);
+    }
+    let hide = swapped.as_ref().map_or_else(|| tool_hides.cloned(), |swapped| swapped.hide.clone());
+    let orders = errand::orders(context, http, hide, request.headers());
+    // What answers to a credential is looked at, and a stream of another protocol can't be.
+    let upgradable = http.tool.is_none() && swapped.is_none() && request.version() == Version::HTTP_11;
     let protocol = headers::upgrade(request.headers()).filter(|_| upgradable);
     let client_side = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
     let sent = Arc::new(AtomicU64::new(0));
-    let dressed = errand::Dressed { call: http, ready: ready.as_deref() };
-    let (outgoing, wanted) = match outgoing(context, &dressed, request, protocol, &sent) {
+    let url = swapped.and_then(|swapped| swapped.url);
+    let dressed = errand::Dressed { call: http, ready: ready.as_deref(), url };
+    let (outgoing, wanted, caught) = match outgoing(context, &dressed, request, protocol, &sent) {
         Ok(outgoing) => outgoing,
         Err(failure) => return failed(call.id, guard, failure).await,
     };
@@ -86,10 +106,13 @@ pub(crate) async fn send(
     let asked = context.caller.run.pool.send(&context.settings, kind, outgoing);
     let patience = orders.as_ref().and_then(|orders| orders.within).unwrap_or_else(|| context.idle_time());
     let answer = tokio::time::timeout(patience.min(context.idle_time()), asked).await;
-    let sending = Sending { call, guard, sent, wanted, orders };
+    let sending = Sending { call, guard, sent, wanted, orders, caught };
     let mut answer = match answer {
         Ok(Ok(answer)) => answer,
-        Ok(Err(failure)) => return failed(sending.call.id, sending.guard, failure).await,
+        Ok(Err(failure)) => {
+            let cut = sending.caught.as_ref().and_then(|caught| caught.get()).cloned();
+            return failed(sending.call.id, sending.guard, cut.map_or(failure, Failure::from)).await;
+        }
         Err(_) => {
             let reason = "the upstream did not begin to answer in time".to_owned();
             let failure = Failure { code: Code::UpstreamTimeout, reason };
@@ -124,7 +147,7 @@ fn kind(call: &HttpCall, upgrade: bool) -> Kind {
     }
 }
 
-type Outgoing = (Request<Upload>, Option<watch::Sender<Wanted>>);
+type Outgoing = (Request<Upload>, Option<watch::Sender<Wanted>>, Option<Caught>);
 
 fn outgoing(
     context: &Context,
@@ -134,8 +157,15 @@ fn outgoing(
     sent: &Arc<AtomicU64>,
 ) -> Result<Outgoing, Failure> {
     let (head, body) = request.into_parts();
+    let body_is_empty = body.is_end_stream();
     let unsized_body = !body.is_end_stream() && body.size_hint().exact().is_none();
     let mut upload = Upload::new(body, context.caller.run.info.token, Arc::clone(sent), context.idle_time());
+    let watch = match body_is_empty {
+        true => None,
+        false => Watch::of_body(&context.gateway, &context.caller, dressed.call, &head.headers),
+    };
+    let caught = watch.as_ref().map(Watch::caught);
+    upload = upload.watched(watch);
     let mut fields = dress(&context.caller.run, dressed, head.headers);
     if unsized_body && head.version == Version::HTTP_11 {
         // Without it hyper sends a GET or DELETE without the body that it has.
@@ -161,7 +191,7 @@ fn outgoing(
             }
         });
     }
-    Ok((outgoing, wanted))
+    Ok((outgoing, wanted, caught))
 }
 
 /// A caller's fields as they are sent.
@@ -174,7 +204,7 @@ fn dress(run: &Run, dressed: &errand::Dressed<'_>, mut fields: HeaderMap) -> Hea
 
 /// A caller's fields as they are sent but for the credential: what a person is shown.
 pub(crate) fn fields(run: &Run, call: &HttpCall, fields: &HeaderMap) -> HeaderMap {
-    dress(run, &errand::Dressed { call, ready: None }, fields.clone())
+    dress(run, &errand::Dressed { call, ready: None, url: None }, fields.clone())
 }
 
 /// What the tool of a permitted call proves itself with.
@@ -205,13 +235,13 @@ async fn stream_back(context: &Context, sending: Sending, answer: Response<Incom
         });
     }
     let mut outcome = Outcome { status: Some(head.status.as_u16()), addr, ..Outcome::default() };
-    let Sending { call, guard, sent, wanted, orders } = sending;
+    let Sending { call, guard, sent, wanted, orders, caught } = sending;
     let body = match errand::screened(orders, &call, &mut head, body) {
         Ok(body) => body,
         Err(reason) => return failed(call.id, guard, Failure { code: Code::UpstreamProtocol, reason }).await,
     };
     outcome.truncated = body.is_cut();
-    let ending = Ending { guard, outcome, sent, wanted };
+    let ending = Ending { guard, outcome, sent, wanted, caught };
     if body.is_end_stream() {
         // Nothing follows the head, so the head is the end of the answer.
         return match ending.write(0).await {
@@ -242,8 +272,9 @@ pub(crate) async fn failed(
         return serve::refused(crate::decide::unrecorded(id, why));
     }
     let hint = match code {
-        Code::CredentialUnavailable => {
-            "policy permits this call; the operator is to look at the tool's credential"
+        Code::CredentialUnavailable => "policy permits this call; the operator is to look at the credential",
+        Code::PlaceholderMisused => {
+            "policy permits this call; a placeholder is good at its own origins alone"
         }
         _ => "policy permits this call; the upstream is what failed",
     };

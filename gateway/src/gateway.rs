@@ -170,6 +170,9 @@ impl Gateway {
     pub fn set_tools(&self, told: strait_contract::tool::Tools) -> Result<(), ToolsError> {
         let settings = self.settings().ok_or(ToolsError::Early)?;
         self.tools.store(Arc::new(Tools::new(told, &settings.names)?));
+        for exposure in self.runs.all().iter().filter_map(|run| run.exposure.as_ref()) {
+            exposure.forget();
+        }
         Ok(())
     }
 

@@ -9,6 +9,7 @@ pub mod accept;
 pub mod call;
 mod credential;
 pub mod decide;
+mod exposure;
 pub mod forward;
 pub mod gateway;
 pub mod hold;

@@ -11,7 +11,7 @@ use std::{
 
 use strait_contract::{
     ids::RunId,
-    message::{Limits, Secret},
+    message::{Limits, Misused, Secret},
     run::Process,
     tool::ToolName,
 };
@@ -67,6 +67,8 @@ enum Question {
         from: RunId,
         owner: RunId,
     },
+    /// No question: a placeholder was on its way to where it isn't for.
+    Misused(Misused),
 }
 
 impl WhoIs {
@@ -104,6 +106,14 @@ impl WhoIs {
     pub(crate) fn token_mismatch(&self, from: RunId, owner: RunId) {
         // The refusal itself is on record; an event more or less in a flood of them tells nothing new.
         let _ = self.ask.try_send(Question::TokenMismatch { from, owner });
+    }
+}
+
+impl WhoIs {
+    /// Has it written down that a placeholder was on its way to where it isn't for.
+    pub(crate) fn misused(&self, misused: Misused) {
+        // As above: the refusal is on record.
+        let _ = self.ask.try_send(Question::Misused(misused));
     }
 }
 

@@ -4,6 +4,8 @@
 //! three places where it can stand in what was encoded. What is found becomes as many `*`, so no length changes.
 //! Kept back is only what may be the beginning of one of these.
 
+use std::sync::Arc;
+
 use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
@@ -31,40 +33,54 @@ impl std::fmt::Debug for Patterns {
     }
 }
 
+/// The spellings of `secret`.
+pub(crate) fn spellings(secret: &str) -> Vec<Zeroizing<Vec<u8>>> {
+    let mut all: Vec<Zeroizing<Vec<u8>>> = Vec::new();
+    let mut add = |text: String| {
+        let text = Zeroizing::new(text.into_bytes());
+        if !text.is_empty() && !all.contains(&text) {
+            all.push(text);
+        }
+    };
+    add(secret.to_owned());
+    let json = serde_json::to_string(secret).unwrap_or_default();
+    let json = json.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or_default().to_owned();
+    add(json.replace('/', "\\/"));
+    add(json);
+    let url = utf8_percent_encode(secret, URL).to_string();
+    add(lower_escapes(&url));
+    add(url.replace("%20", "+"));
+    add(url);
+    let escaped = secret.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    add(escaped.replace('"', "&quot;").replace('\'', "&#39;"));
+    add(escaped.replace('"', "&#34;").replace('\'', "&#x27;"));
+    add(secret.bytes().map(|byte| format!("{byte:02x}")).collect());
+    add(secret.bytes().map(|byte| format!("{byte:02X}")).collect());
+    for shift in 0..3 {
+        for text in encoded(secret, shift) {
+            if text.len() >= SHORTEST {
+                add(text.replace('/', "\\/"));
+                add(utf8_percent_encode(&text, URL).to_string());
+                add(text);
+            }
+        }
+    }
+    all
+}
+
 impl Patterns {
     /// The spellings of `secret`.
     pub(crate) fn of(secret: &str) -> Self {
-        let mut all: Vec<Zeroizing<Vec<u8>>> = Vec::new();
-        let mut add = |text: String| {
-            let text = Zeroizing::new(text.into_bytes());
-            if !text.is_empty() && !all.contains(&text) {
-                all.push(text);
-            }
-        };
-        add(secret.to_owned());
-        let json = serde_json::to_string(secret).unwrap_or_default();
-        let json =
-            json.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or_default().to_owned();
-        add(json.replace('/', "\\/"));
-        add(json);
-        let url = utf8_percent_encode(secret, URL).to_string();
-        add(lower_escapes(&url));
-        add(url.replace("%20", "+"));
-        add(url);
-        let escaped = secret.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        add(escaped.replace('"', "&quot;").replace('\'', "&#39;"));
-        add(escaped.replace('"', "&#34;").replace('\'', "&#x27;"));
-        add(secret.bytes().map(|byte| format!("{byte:02x}")).collect());
-        add(secret.bytes().map(|byte| format!("{byte:02X}")).collect());
-        for shift in 0..3 {
-            for text in encoded(secret, shift) {
-                if text.len() >= SHORTEST {
-                    add(text.replace('/', "\\/"));
-                    add(utf8_percent_encode(&text, URL).to_string());
-                    add(text);
-                }
-            }
-        }
+        Self::from(spellings(secret))
+    }
+
+    /// Those of several secrets.
+    pub(crate) fn joined(first: &Self, others: &[&Arc<Self>]) -> Self {
+        let others = others.iter().flat_map(|other| &other.all);
+        Self::from(first.all.iter().chain(others).cloned().collect::<Vec<_>>())
+    }
+
+    fn from(all: Vec<Zeroizing<Vec<u8>>>) -> Self {
         let longest = all.iter().map(|pattern| pattern.len()).max().unwrap_or(0);
         Self { all, longest }
     }
@@ -141,7 +157,7 @@ fn encoded(secret: &str, shift: usize) -> [String; 2] {
 /// Hides a secret in a stream.
 #[derive(Debug)]
 pub(crate) struct Masker {
-    patterns: std::sync::Arc<Patterns>,
+    patterns: Arc<Patterns>,
     /// What may be the beginning of a spelling, as it came.
     held: Vec<u8>,
     /// How much of it belongs to one that was found.
@@ -149,7 +165,7 @@ pub(crate) struct Masker {
 }
 
 impl Masker {
-    pub(crate) fn new(patterns: std::sync::Arc<Patterns>) -> Self {
+    pub(crate) fn new(patterns: Arc<Patterns>) -> Self {
         Self { patterns, held: Vec::new(), covered: 0 }
     }
 
@@ -190,8 +206,6 @@ impl Masker {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use base64::engine::general_purpose::{STANDARD, URL_SAFE};
     use proptest::prelude::*;
 

@@ -17,6 +17,7 @@ use strait_contract::{
     ids::{RecordId, RunId},
     record::{Body, Phase, Record, Unrecorded},
     run::Process,
+    tool::ToolName,
 };
 
 pub(crate) mod facts;
@@ -90,6 +91,13 @@ impl Guard {
     pub(crate) fn set_process(&mut self, process: Process) {
         if let Some(line) = self.line.as_mut() {
             line.set_process(process);
+        }
+    }
+
+    /// Puts in whose placeholders stand in the call.
+    pub(crate) fn add_placeholders(&mut self, found: &[ToolName]) {
+        if let Some(line) = self.line.as_mut().filter(|_| !found.is_empty()) {
+            line.add_placeholders(found);
         }
     }
 

@@ -13,7 +13,7 @@ use std::{
 use strait_contract::{ids::RunId, message::Limits, run::RunInfo, token::TokenHash};
 use tokio::sync::{Semaphore, watch};
 
-use crate::{forward::pool::Pool, names::Names, protocol::http::body::room};
+use crate::{exposure::Exposure, forward::pool::Pool, names::Names, protocol::http::body::room};
 
 /// A live run, shared by all of its connections.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub struct Run {
     pub names: Names,
     /// Its upstream connections: never shared with another run, whose rights may differ.
     pub(crate) pool: Pool,
+    /// What it was shown of credentials, if anything.
+    pub(crate) exposure: Option<Arc<Exposure>>,
     /// Room for the bodies of its held calls.
     pub(crate) held_bytes: Arc<Semaphore>,
     connections: AtomicU32,
@@ -39,6 +41,7 @@ impl Run {
     pub fn new(info: RunInfo, names: Names) -> Self {
         let (ended, _) = watch::channel(false);
         Self {
+            exposure: Exposure::new(&info.exposed),
             info,
             names,
             pool: Pool::default(),

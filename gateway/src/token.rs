@@ -67,11 +67,16 @@ fn presented(headers: &HeaderMap) -> Vec<TokenHash> {
     all
 }
 
-/// The password of Basic authentication (RFC 7617).
-fn basic(value: &str) -> Option<Zeroizing<String>> {
+/// User and password of Basic authentication (RFC 7617), with the colon between them.
+pub(crate) fn basic_pair(value: &str) -> Option<Zeroizing<String>> {
     let (scheme, rest) = value.trim().split_once(' ')?;
     let encoded = Some(rest.trim()).filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
-    let pair = Zeroizing::new(String::from_utf8(STANDARD.decode(encoded).ok()?).ok()?);
+    Some(Zeroizing::new(String::from_utf8(STANDARD.decode(encoded).ok()?).ok()?))
+}
+
+/// The password of Basic authentication.
+fn basic(value: &str) -> Option<Zeroizing<String>> {
+    let pair = basic_pair(value)?;
     pair.split_once(':').map(|(_, password)| Zeroizing::new(password.to_owned()))
 }
 

@@ -15,6 +15,8 @@
 mod agent;
 #[path = "gate/client.rs"]
 mod client;
+#[path = "gate/exposure.rs"]
+mod exposure;
 #[path = "gate/hold.rs"]
 mod hold;
 #[path = "gate/http.rs"]

@@ -85,6 +85,7 @@ fn main() {
         labels: Vec::new(),
         addresses: Vec::new(),
         token: strait_contract::token::TokenHash::of("test"),
+        exposed: Vec::new(),
     };
     type Decide = fn(&Snapshot, &RunInfo, u32, &dyn Fn(&Snapshot, &Question<'_>) -> Verdict) -> Duration;
     let http: (fn(usize) -> Vec<PolicyFile>, Decide) = (|count| vec![rules(count)], decide);

@@ -20,6 +20,7 @@ pub(crate) fn run(agent: &str) -> RunInfo {
         labels: vec!["team-a".to_owned()],
         addresses: Vec::new(),
         token: strait_contract::token::TokenHash::of("test"),
+        exposed: Vec::new(),
     }
 }
 

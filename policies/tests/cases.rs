@@ -75,6 +75,7 @@ impl Case {
             labels: Vec::new(),
             addresses: Vec::new(),
             token: strait_contract::token::TokenHash::of("test"),
+            exposed: Vec::new(),
         };
         let process = self.exe.clone().map(|exe| Process { exe: Some(exe), ..Process::default() });
         let at = self.at.as_deref().unwrap_or("2026-06-01T12:00:00Z");

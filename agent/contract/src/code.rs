@@ -64,6 +64,8 @@ codes! {
     ToolUnknown = "TOOL_UNKNOWN",
     /// The tool's credential can't be had.
     CredentialUnavailable = "CREDENTIAL_UNAVAILABLE",
+    /// A credential's placeholder was on its way to where it isn't for, or in a place where it can't be replaced.
+    PlaceholderMisused = "PLACEHOLDER_MISUSED",
     /// The endpoint does not exist here.
     NotFound = "NOT_FOUND",
     /// The name could not be resolved.

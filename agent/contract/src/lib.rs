@@ -9,6 +9,7 @@
 
 pub mod approval;
 pub mod code;
+pub mod exposure;
 pub mod flow;
 pub mod ids;
 pub mod message;

@@ -39,6 +39,8 @@ pub enum ToAgent {
     Credential { ticket: u64, name: ToolName },
     /// The run `from` presented the workload token of `owner`: an event for both.
     TokenMismatch { from: RunId, owner: RunId },
+    /// A placeholder of the run was on its way to where it isn't for, or where it can't be replaced: an event.
+    PlaceholderMisused(Misused),
     /// A part of what a call carries that is about to be held: at most [`crate::approval::PIECE`] bytes, in order,
     /// nothing of another call in between.
     HeldPiece { call: RecordId, bytes: Vec<u8> },
@@ -46,6 +48,23 @@ pub enum ToAgent {
     Held(Box<Held>),
     /// A held call is not waited for any more: its client has gone. If its answer is on the way, that is not used.
     Withdrawn { call: RecordId },
+}
+
+/// Where a placeholder was on its way to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Misused {
+    /// The run.
+    pub run: RunId,
+    /// The credential that the placeholder stands for.
+    pub credential: ToolName,
+    /// Host, or name in a lookup.
+    pub host: String,
+    /// Port, if there is one.
+    pub port: Option<u16>,
+    /// Whether it is one of its own origins, where it stood in a place in which it can't be replaced.
+    pub bound: bool,
+    /// Process id and command name of the caller, if the flow told.
+    pub process: Option<(u32, String)>,
 }
 
 /// From the agent to the gateway.

@@ -11,6 +11,7 @@ use crate::{
     ids::{RecordId, RunId},
     redact::redact_text,
     run::Process,
+    tool::ToolName,
 };
 
 /// One record on its way to the log.
@@ -89,6 +90,8 @@ pub struct Activity {
     pub duration_us: Option<u64>,
     /// The step of the trace that it belongs to.
     pub step: Option<RecordId>,
+    /// Credentials whose placeholders stood in it.
+    pub placeholders: Vec<ToolName>,
 }
 
 impl Activity {
@@ -113,6 +116,7 @@ impl Activity {
             count: 1,
             duration_us: None,
             step: None,
+            placeholders: Vec::new(),
         }
     }
 }
@@ -143,6 +147,8 @@ pub struct Step {
     pub error: Option<String>,
     /// What asking a person came to, if one was asked.
     pub approval: Option<Approval>,
+    /// Credentials whose placeholders stood in it.
+    pub placeholders: Vec<ToolName>,
     /// The calling process.
     pub process: Option<Process>,
     /// Status the client got.
@@ -177,6 +183,7 @@ impl Step {
             reason: None,
             error: None,
             approval: None,
+            placeholders: Vec::new(),
             process: None,
             status: None,
             bytes_out: None,

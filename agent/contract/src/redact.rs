@@ -31,6 +31,17 @@ pub fn redact_text(text: &str, max: usize) -> String {
     out.finish()
 }
 
+/// What stands for a hidden value.
+pub fn mark(value: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::from("[hidden:");
+    for byte in Sha256::digest(value).iter().take(3) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.push(']');
+    text
+}
+
 /// A URL with its user information, and key-like path segments and query values, hidden; at most `max` bytes.
 ///
 /// In a query more names count as secret than in a text (`key`, `sig`, `code`…), and components are judged as
@@ -243,14 +254,8 @@ impl Bounded {
     }
 
     fn hide(&mut self, value: &str) {
-        use std::fmt::Write as _;
         self.hidden = true;
-        let digest = Sha256::digest(value.as_bytes());
-        self.push_str("[hidden:");
-        for byte in digest.iter().take(3) {
-            let _ = write!(self.text, "{byte:02x}");
-        }
-        self.push_str("]");
+        self.push_str(&mark(value.as_bytes()));
     }
 
     fn finish(mut self) -> String {

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    exposure::Exposed,
     ids::{AgentName, RunId},
     redact::redact_text,
     token::TokenHash,
@@ -31,6 +32,8 @@ pub struct RunInfo {
     pub addresses: Vec<Range>,
     /// Hash of its workload token.
     pub token: TokenHash,
+    /// Credentials that it was shown.
+    pub exposed: Vec<Exposed>,
 }
 
 /// An IPv4 range in CIDR form.

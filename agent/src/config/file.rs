@@ -17,6 +17,7 @@ use strait_contract::{
 use super::{
     AgentConfig, Config, ConfigError, LogConfig, Network, Reference,
     approvals::ApprovalsTable,
+    expose::{ExposeTable, Known},
     tool::{CredentialTable, Source, ToolTable},
     value::{Cidr, HostName, Hosts, ProxyAddress, ResolverValue, Variable},
 };
@@ -95,6 +96,7 @@ struct AgentTable {
     addresses: Vec<Cidr>,
     selectable: bool,
     tools: Option<Vec<ToolName>>,
+    expose: BTreeMap<Variable, ExposeTable>,
 }
 
 /// From text to config.
@@ -105,10 +107,16 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
             message: error.to_string().trim_end().to_owned(),
         })?;
     let pool = network.pool;
-    let agents = agents.into_iter().map(|(name, table)| (name, table.into_config())).collect();
     let network = network.into_network(hosts, path)?;
     let source = Source { path, hosts: &network.hosts };
     let credentials = source.credentials(credentials)?;
+    let (hosts, passthrough) = (&network.hosts, &network.passthrough);
+    let known = Known { path, hosts, passthrough, credentials: &credentials };
+    let agents = agents.into_iter().map(|(name, table)| {
+        let config = table.into_config(&name, &known)?;
+        Ok((name, config))
+    });
+    let agents = agents.collect::<Result<BTreeMap<_, _>, ConfigError>>()?;
     let tools = source.tools(tools, &credentials, &agents)?;
     let config = Config {
         path: None,
@@ -300,16 +308,18 @@ impl LogTable {
 }
 
 impl AgentTable {
-    fn into_config(self) -> AgentConfig {
-        let Self { version, labels, env, pass_env, addresses, selectable, tools } = self;
-        AgentConfig {
+    fn into_config(self, name: &AgentName, known: &Known<'_>) -> Result<AgentConfig, ConfigError> {
+        let Self { version, labels, env, pass_env, addresses, selectable, tools, expose } = self;
+        let env = env.into_iter().map(|(Variable(name), value)| (name, value)).collect();
+        Ok(AgentConfig {
             version: version.unwrap_or_else(|| AgentConfig::unnamed().version),
             labels,
-            env: env.into_iter().map(|(Variable(name), value)| (name, value)).collect(),
+            expose: known.exposed(name, expose, &env)?,
+            env,
             pass_env: pass_env.into_iter().map(|Variable(name)| name).collect(),
             addresses: addresses.into_iter().map(|Cidr(range)| -> Range { range }).collect(),
             selectable,
             tools,
-        }
+        })
     }
 }

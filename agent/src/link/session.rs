@@ -15,7 +15,7 @@ use tokio::{
 use super::{
     Link, Packet,
     calls::Calls,
-    credentials, held,
+    credentials, held, misused,
     reader::{self, News, Over},
     socket::{self, Peer, Socket},
     spool::Spool,
@@ -231,6 +231,7 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
     let questions = Arc::new(Semaphore::new(QUESTIONS));
     let mut mismatches = tokens::Mismatches::default();
     let mut asked = credentials::Asked::default();
+    let mut canaries = misused::Canaries::default();
     let mut pieces = held::Pieces::default();
     while let Some(told) = news.recv().await {
         match told {
@@ -255,6 +256,12 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                 tokio::spawn(credentials::hand_over(link.clone(), number, ticket, name, permit));
             }
             News::Message(ToAgent::TokenMismatch { from, owner }) => mismatches.tell(link, from, owner).await,
+            News::Message(ToAgent::PlaceholderMisused(misused)) => {
+                let Ok(permit) = Arc::clone(&questions).acquire_owned().await else { break };
+                if canaries.admits(&misused.run) {
+                    tokio::spawn(misused::tell(link.clone(), misused, permit));
+                }
+            }
             News::Message(ToAgent::HeldPiece { call, bytes }) => pieces.take(call, &bytes),
             News::Message(ToAgent::Held(held)) => held::ask(link, number, held, &mut pieces).await,
             News::Message(ToAgent::Withdrawn { call }) => held::withdraw(link, call).await,

@@ -111,6 +111,7 @@ fn info(name: &str) -> RunInfo {
         labels: Vec::new(),
         addresses: Vec::new(),
         token: strait_contract::token::TokenHash::of("test"),
+        exposed: Vec::new(),
     }
 }
 

@@ -13,6 +13,7 @@ use strait_contract::{
     },
     redact::is_unprintable,
     run::Process,
+    tool::ToolName,
 };
 
 /// A SHA-256.
@@ -56,6 +57,7 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
         Body::Activity(activity) => {
             let process = activity.process.as_ref();
             activity.rules.len() <= MAX_ITEMS
+                && activity.placeholders.len() <= MAX_ITEMS
                 && activity.rules.iter().all(|rule| fits(rule))
                 && activity.reason.as_deref().is_none_or(&mut fits)
                 && activity.dst.name.as_deref().is_none_or(&mut fits)
@@ -77,6 +79,7 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
         }
         Body::Trace(step) => {
             step.rules.len() <= MAX_ITEMS
+                && step.placeholders.len() <= MAX_ITEMS
                 && step.rules.iter().all(|rule| fits(rule))
                 && fits(&step.tool)
                 && fits(&step.target)
@@ -279,6 +282,8 @@ struct TraceLine<'a> {
     error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     approval: Option<ApprovalLine<'a>>,
+    #[serde(skip_serializing_if = "<[ToolName]>::is_empty")]
+    placeholders: &'a [ToolName],
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<ProcessLine<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -319,6 +324,8 @@ struct ActivityLine<'a> {
     dns: Option<DnsLine<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     traffic: Option<TrafficLine>,
+    #[serde(skip_serializing_if = "<[ToolName]>::is_empty")]
+    placeholders: &'a [ToolName],
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<ProcessLine<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -486,6 +493,7 @@ impl<'a> ActivityLine<'a> {
             traffic: activity
                 .stream
                 .map(|Traffic { bytes_out, bytes_in }| TrafficLine { bytes_out, bytes_in }),
+            placeholders: &activity.placeholders,
             process: activity.process.as_ref().map(ProcessLine::new),
             flow: activity.cookie.map(|cookie| format!("{boot_id}/{run}/{cookie}")),
             approval: activity.approval.as_ref().map(ApprovalLine::of),
@@ -517,6 +525,7 @@ impl<'a> TraceLine<'a> {
             reason: step.reason.as_deref(),
             error: step.error.as_deref(),
             approval: step.approval.as_ref().map(ApprovalLine::of),
+            placeholders: &step.placeholders,
             process: step.process.as_ref().map(ProcessLine::new),
             status: step.status,
             bytes_out: step.bytes_out,
@@ -527,7 +536,8 @@ impl<'a> TraceLine<'a> {
     }
 }
 
-fn decision(decision: Decision) -> &'static str {
+/// A decision as the log spells it.
+pub(super) fn decision(decision: Decision) -> &'static str {
     match decision {
         Decision::Allow => "allow",
         Decision::Deny => "deny",

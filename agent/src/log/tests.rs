@@ -56,6 +56,7 @@ fn request(run: &str, url: &str) -> Record {
                 process: Some(Process { pid: 7, uid: 1000, comm: "curl".into(), exe: None, digest: None }),
                 cookie: Some(99),
                 approval: None,
+                placeholders: Vec::new(),
                 count: 1,
                 duration_us: Some(1500),
                 step: None,

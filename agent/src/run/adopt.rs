@@ -4,11 +4,11 @@
 
 use std::{collections::BTreeSet, fs, io, path::Path, sync::Arc};
 
-use strait_contract::ids::RunId;
+use strait_contract::{ids::RunId, run::RunInfo};
 use tokio::task::spawn_blocking;
 
 use super::{
-    Run, Runs,
+    Run, Runs, exposure,
     finish::Reason,
     folder::Folder,
     live::{self, Live},
@@ -99,14 +99,15 @@ impl Runs {
             transparent: true,
             quota: Quota::default(),
         };
-        let info = live.info().map_err(|error| error.to_string())?;
+        let folder = Folder::of(&self.parts.instance, live.id.as_str());
+        let exposed = exposure::kept(&folder).map_err(|error| error.to_string())?;
+        let info = RunInfo { exposed, ..live.info().map_err(|error| error.to_string())? };
         let runs = Arc::clone(self);
         let admitted = spawn_blocking(move || runs.parts.gate.admit(&admission)).await;
         admitted.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
         let calls = self.open_chain(live).await?;
         self.parts.link.found(calls);
-        let names = Folder::of(&self.parts.instance, live.id.as_str()).names();
-        self.parts.link.run_started(info, &names).map_err(|error| error.to_string())?;
+        self.parts.link.run_started(info, &folder.names()).map_err(|error| error.to_string())?;
         self.register(live.clone()).map_err(|error| error.to_string())
     }
 

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
+use strait_contract::exposure::Exposed;
+
 use super::{account::Account, trust::Trust};
 
 /// Variables taken from the caller without being asked for: they describe the terminal, not the person.
@@ -32,9 +34,11 @@ pub struct Sources<'a> {
     pub configured: &'a [(String, String)],
     /// `--env` and [`PASSED`], from the command line.
     pub asked: &'a [(String, String)],
+    /// Credentials that it is shown.
+    pub exposed: &'a [Exposed],
 }
 
-/// `NAME=value` lines, sorted by name. A later source wins: ours, configured, asked for.
+/// `NAME=value` lines, sorted by name. A later source wins: ours, configured, asked for, shown.
 pub fn variables(sources: &Sources<'_>) -> Vec<String> {
     let mut variables: BTreeMap<String, String> = BTreeMap::new();
     let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
@@ -54,6 +58,10 @@ pub fn variables(sources: &Sources<'_>) -> Vec<String> {
     }
     for (name, value) in sources.configured.iter().chain(sources.asked) {
         set(name, value.clone());
+    }
+    // What the operator shows can't be exchanged by who starts the run.
+    for exposed in sources.exposed {
+        set(&exposed.variable, exposed.text().expose().to_owned());
     }
     // Nobody else can name another: only this one is good from this run's address.
     set(TOKEN, sources.token.to_owned());
@@ -88,6 +96,7 @@ mod tests {
             trust: &trust,
             program_path: &["/home/ann/.nvm/versions/node/v20/bin".into()],
             configured: &[("MODE".into(), "fast".into()), ("A".into(), "1".into())],
+            exposed: &[],
             asked: &[("NODE_EXTRA_CA_CERTS".into(), "/my.pem".into()), ("A".into(), "2".into())],
         });
         let has = |line: &str| lines.iter().any(|found| found == line);

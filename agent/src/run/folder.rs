@@ -90,6 +90,11 @@ impl Folder {
         self.root.join("names")
     }
 
+    /// What the run is shown of credentials, for a later agent. Not in the root file system: no run sees it.
+    pub fn exposed(&self) -> PathBuf {
+        self.root.join("exposed.json")
+    }
+
     /// Makes and mounts it.
     ///
     /// # Errors

@@ -151,7 +151,7 @@ impl Live {
         })
     }
 
-    /// What the gateway is told.
+    /// What the gateway is told, but for what the run is shown: that is kept in the run's folder alone.
     ///
     /// # Errors
     /// If the agent's name isn't one.
@@ -166,6 +166,7 @@ impl Live {
             labels: self.labels.clone(),
             addresses: self.ranges(),
             token: self.token,
+            exposed: Vec::new(),
         })
     }
 

@@ -12,6 +12,7 @@ use super::{
     account::Account,
     bundle::BundleError,
     cgroup::CgroupError,
+    exposure::ExposureError,
     folder::FolderError,
     mounts::{MountRefused, Offered},
     pool::NameError,
@@ -92,6 +93,9 @@ pub enum StartError {
         /// Why not.
         source: io::Error,
     },
+    /// What it is to be shown.
+    #[error(transparent)]
+    Exposure(#[from] ExposureError),
     /// The record of the start could not be written: no record, no passage.
     #[error(
         "the start can't be recorded ({0}), so nothing was started: is the disk of the state folder full?"

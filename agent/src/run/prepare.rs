@@ -3,13 +3,13 @@
 
 use std::{io, path::PathBuf};
 
-use strait_contract::run::RunInfo;
+use strait_contract::{exposure::Exposed, run::RunInfo};
 
 use super::{
     Runs,
     bundle::{self, Bind, Plan},
     cgroup::RunCgroup,
-    environment,
+    environment, exposure,
     folder::Folder,
     home,
     live::{self, Live},
@@ -33,12 +33,14 @@ impl Runs {
         identity: &Identity,
         order: &Order,
         profile: &AgentConfig,
+        exposed: &[Exposed],
         admitted: &[Admitted],
         cwd: Option<PathBuf>,
     ) -> Result<Folder, StartError> {
         let parts = &self.parts;
         let folder = Folder::of(&parts.instance, identity.id.as_str());
         folder.create()?;
+        exposure::keep(&folder, exposed)?;
         let mut binds = Vec::new();
         for (index, mount) in admitted.iter().enumerate() {
             binds.push(Bind::stage(&folder, index, mount)?);
@@ -57,6 +59,7 @@ impl Runs {
             program_path: &order.program_path,
             configured: &configured,
             asked: &order.env,
+            exposed,
         });
         let plan = Plan {
             run: &identity.id,

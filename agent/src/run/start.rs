@@ -19,6 +19,7 @@ use std::{
 };
 
 use strait_contract::{
+    exposure::Exposed,
     ids::{AgentName, BadName, RunId},
     message::GATEWAY_PORT,
     run::{Range, RunInfo},
@@ -28,6 +29,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::{
     Runs,
     console::Console,
+    exposure,
     folder::Folder,
     live::Live,
     mounts::{self, Admitted, Purpose},
@@ -76,7 +78,16 @@ impl Runs {
     pub async fn start(self: &Arc<Self>, order: Order, stdio: [OwnedFd; 3]) -> Result<Started, StartError> {
         let instance = &self.parts.instance;
         let agent = self.agent_of(&order)?;
-        let profile = self.parts.config.borrow().agent(&agent);
+        let config = Arc::clone(&self.parts.config.borrow());
+        let profile = config.agent(&agent);
+        let exposed = match profile.expose.is_empty() {
+            true => Vec::new(),
+            // A value's source answers when it likes.
+            false => {
+                let profile = profile.clone();
+                spawn_blocking(move || exposure::make(&config, &profile)).await??
+            }
+        };
         let mut order = order;
         let (offers, account) = (std::mem::take(&mut order.mounts), order.account.clone());
         let own = instance.clone();
@@ -87,7 +98,7 @@ impl Runs {
         let identity = self.identity(agent)?;
         let id = identity.id.clone();
         let (addr, index) = (identity.addr, identity.veth_index);
-        match self.build(identity, (order, stdio), profile, admitted).await {
+        match self.build(identity, (order, stdio), (profile, exposed), admitted).await {
             Ok(started) => Ok(started),
             Err(error) => {
                 self.dismantle(&id, addr, index).await;
@@ -128,13 +139,13 @@ impl Runs {
         self: &Arc<Self>,
         identity: Identity,
         (order, stdio): (Order, [OwnedFd; 3]),
-        profile: AgentConfig,
+        (profile, exposed): (AgentConfig, Vec<Exposed>),
         admitted: Vec<Admitted>,
     ) -> Result<Started, StartError> {
         let workspace =
             admitted.iter().find(|mount| mount.purpose == Purpose::Workspace).map(|mount| mount.path.clone());
         let making = Making {
-            info: info_of(&identity, &order, &profile),
+            info: RunInfo { exposed, ..info_of(&identity, &order, &profile) },
             folder: Folder::of(&self.parts.instance, identity.id.as_str()),
             order: Arc::new(order),
             identity,
@@ -152,7 +163,8 @@ impl Runs {
             let (runs, making) = (Arc::clone(self), making.clone());
             spawn_blocking(move || {
                 let cwd = making.order.cwd.clone().or_else(|| making.workspace.clone());
-                runs.bundle_run(&making.identity, &making.order, &profile, &admitted, cwd)
+                let exposed = &making.info.exposed;
+                runs.bundle_run(&making.identity, &making.order, &profile, exposed, &admitted, cwd)
             })
         };
         // All are waited for, here and below: taking down must not race with building up.
@@ -193,12 +205,15 @@ impl Runs {
         let Making { info, order, workspace, .. } = making;
         let (agent, version) = (info.agent.clone(), info.version.clone());
         self.parts.log.open_run(RunMeta { id: info.id.clone(), agent, version }).await?;
-        let facts = [
+        let mut facts = vec![
             ("user", order.account.name.clone()),
             ("uid", order.account.uid.to_string()),
             ("addr", info.addr.to_string()),
             ("workspace", workspace.as_ref().map(|path| path.display().to_string()).unwrap_or_default()),
         ];
+        if !info.exposed.is_empty() {
+            facts.push(("exposed", exposure::told(&info.exposed)));
+        }
         let recorded = self.parts.log.event(Some(info.id.clone()), "run.started", &facts).await;
         recorded.map_err(StartError::Unrecorded)
     }
@@ -353,5 +368,6 @@ fn info_of(identity: &Identity, order: &Order, profile: &AgentConfig) -> RunInfo
         labels: profile.labels.clone(),
         addresses: profile.addresses.clone(),
         token: identity.token.hash(),
+        exposed: Vec::new(),
     }
 }

@@ -1,7 +1,7 @@
 //! What a call of a tool has that other calls don't: fixed fields and a credential on its way out, and an answer that is
 //! looked at on its way back.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Uri,
@@ -10,11 +10,13 @@ use http::{
 };
 use hyper::body::Incoming;
 use strait_contract::code::Code;
+use zeroize::Zeroizing;
 
 use super::Failure;
 use crate::{
     call::{Call, HttpCall},
     credential::{Ready, remove_like},
+    mask::Patterns,
     pipeline::Context,
     protocol::http::body::{Orders, Source, takes_trailers},
     tools::Kind,
@@ -24,6 +26,8 @@ use crate::{
 pub(super) struct Dressed<'a> {
     pub(super) call: &'a HttpCall,
     pub(super) ready: Option<&'a Ready>,
+    /// The URL with values in place of placeholders.
+    pub(super) url: Option<Zeroizing<String>>,
 }
 
 impl Dressed<'_> {
@@ -61,7 +65,7 @@ impl Dressed<'_> {
 
     /// The URL that was judged, byte for byte, and behind it the credential if that goes into the query.
     pub(super) fn uri(&self) -> Result<Uri, Failure> {
-        let url = self.call.target.url();
+        let url = self.url.as_ref().map_or_else(|| self.call.target.url(), |url| url.as_str());
         let with_credential = self.ready.and_then(|ready| ready.url(url));
         // No error shows the URL: a credential may be in it.
         with_credential.as_ref().map_or(url, |url| url.as_str()).parse().map_err(|_| Failure {
@@ -79,14 +83,13 @@ const X_GOOG_API_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
 pub(super) fn orders(
     context: &Context,
     call: &HttpCall,
-    ready: Option<&Ready>,
+    hide: Option<Arc<Patterns>>,
     headers: &HeaderMap,
 ) -> Option<Orders> {
-    let tool = call.tool.as_ref()?;
     let limits = &context.settings.limits;
-    let web = matches!(tool.kind, Kind::Web);
+    let web = call.tool.as_ref().is_some_and(|tool| matches!(tool.kind, Kind::Web));
     let orders = Orders {
-        hide: ready.map(|ready| ready.patterns.clone()),
+        hide,
         most: web.then_some(u64::from(limits.web_bytes)),
         within: web.then(|| Duration::from_secs(u64::from(limits.web_seconds))),
         trailers: takes_trailers(headers),
@@ -110,7 +113,7 @@ pub(super) fn screened(
         }
     }
     let Some(orders) = orders else { return Ok(Source::Upstream(body)) };
-    if call.tool().is_some_and(|tool| tool.credential.is_some()) {
+    if orders.hide.is_some() {
         // A session of the credential's would be the agent's to keep.
         head.headers.remove(SET_COOKIE);
     }

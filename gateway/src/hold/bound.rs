@@ -86,6 +86,16 @@ pub enum Carried<'a> {
     },
 }
 
+impl Carried<'_> {
+    /// The fields, if it has some.
+    pub(crate) fn fields(&self) -> Option<&HeaderMap> {
+        match self {
+            Self::Nothing => None,
+            Self::Http { head, .. } => Some(head),
+        }
+    }
+}
+
 /// A call ready to be asked about.
 #[derive(Debug)]
 pub(super) struct Bound {

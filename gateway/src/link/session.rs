@@ -376,6 +376,7 @@ impl Session {
                 (ToAgent::Credential { ticket, name }, Some(Asked::Credential(answer)))
             }
             Question::TokenMismatch { from, owner } => (ToAgent::TokenMismatch { from, owner }, None),
+            Question::Misused(misused) => (ToAgent::PlaceholderMisused(misused), None),
         };
         self.asked.extend(asked.map(|asked| (ticket, asked)));
         self.send(seqpacket::encode(&message)?)

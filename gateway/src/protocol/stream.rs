@@ -13,7 +13,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::wire::Wire;
 use crate::{
     call::{Call, Endpoint, Via, What},
-    decide::{Permitted, decide},
+    decide::{Permitted, Refusal, decide},
+    exposure::Watch,
     pipeline::{self, Context},
     protocol::http::body::chain,
     record::Outcome,
@@ -32,7 +33,7 @@ pub(crate) async fn serve(context: Context, wire: Wire, to: Endpoint, via: Via) 
 }
 
 /// Dials the vetted address of a permitted stream and carries bytes both ways.
-pub(crate) async fn carry(context: &Context, permitted: Permitted, wire: Wire) {
+pub(crate) async fn carry(context: &Context, permitted: Permitted, mut wire: Wire) {
     let What::Stream(to) = &permitted.call().what else { return };
     let dialer = &context.settings.dialer;
     let dialed = match dialer.dial(&to.host, to.port, dialer.deadline()).await {
@@ -44,6 +45,11 @@ pub(crate) async fn carry(context: &Context, permitted: Permitted, wire: Wire) {
     };
     let addr = dialed.route.addr().map(|addr| addr.ip());
     let mut upstream = dialed.stream;
+    if let Some(watch) = Watch::of_stream(&context.gateway, &context.caller, to) {
+        let carried = copy_watched(&mut wire, &mut upstream, context.idle_time(), Some(watch)).await;
+        let _ = permitted.done(&carried.outcome(addr)).await;
+        return;
+    }
     let (client, ahead) = wire.into_parts();
     let counts = Counts::default();
     let mut result = upstream.write_all(&ahead).await;
@@ -83,16 +89,19 @@ pub(crate) struct Carried {
     bytes_out: u64,
     bytes_in: u64,
     result: io::Result<()>,
+    /// Why it was cut, if it was.
+    cut: Option<Refusal>,
 }
 
 impl Carried {
     fn new(counts: &Counts, result: io::Result<()>) -> Self {
-        Self { bytes_out: counts.out.get(), bytes_in: counts.back.get(), result }
+        Self { bytes_out: counts.out.get(), bytes_in: counts.back.get(), result, cut: None }
     }
 
     /// As the record tells it. A reset is how many clients end a stream, and no fault.
     pub(crate) fn outcome(&self, addr: Option<IpAddr>) -> Outcome {
         let (code, reason) = match &self.result {
+            _ if self.cut.is_some() => self.cut.clone().map(|refusal| (refusal.code, refusal.reason)).unzip(),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 (Some(Code::UpstreamTimeout), Some("nothing moved for the idle time".to_owned()))
             }
@@ -116,27 +125,49 @@ where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
+    copy_watched(client, upstream, idle, None).await
+}
+
+/// [`copy`], with what the client sends looked through.
+async fn copy_watched<A, B>(
+    client: &mut A,
+    upstream: &mut B,
+    idle: Duration,
+    mut watch: Option<Watch>,
+) -> Carried
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    let caught = watch.as_ref().map(Watch::caught);
     let counts = Counts::default();
     let (mut client_read, mut client_write) = tokio::io::split(client);
     let (mut upstream_read, mut upstream_write) = tokio::io::split(upstream);
     let result = {
-        let out = one_way(&mut client_read, &mut upstream_write, &counts.out);
-        let back = one_way(&mut upstream_read, &mut client_write, &counts.back);
+        let out = one_way(&mut client_read, &mut upstream_write, &counts.out, watch.as_mut());
+        let back = one_way(&mut upstream_read, &mut client_write, &counts.back, None);
         watched(&counts, idle, async { tokio::try_join!(out, back).map(|_| ()) }).await
     };
-    Carried::new(&counts, result)
+    let cut = caught.and_then(|caught| caught.get().cloned());
+    Carried { cut, ..Carried::new(&counts, result) }
 }
 
 async fn one_way(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     count: &Count,
+    mut watch: Option<&mut Watch>,
 ) -> io::Result<()> {
-    let mut buffer = vec![0u8; 16 * 1024];
+    // What is looked through is so in larger pieces.
+    let mut buffer = vec![0u8; if watch.is_some() { 64 } else { 16 } * 1024];
     loop {
         let read = from.read(&mut buffer).await?;
         if read == 0 {
             return to.shutdown().await;
+        }
+        let chunk = buffer.get(..read).unwrap_or_default();
+        if watch.as_mut().is_some_and(|watch| !watch.passes(chunk)) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
         }
         to.write_all(buffer.get(..read).unwrap_or_default()).await?;
         to.flush().await?;

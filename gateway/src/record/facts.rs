@@ -1,6 +1,6 @@
 //! From typed facts to the fields of a record, bounded, with secrets hidden.
 
-use std::{net::IpAddr, time::Duration};
+use std::{borrow::Cow, net::IpAddr, time::Duration};
 
 use strait_contract::{
     approval::Approval,
@@ -12,6 +12,7 @@ use strait_contract::{
     },
     redact::{redact_text, redact_url},
     run::Process,
+    tool::ToolName,
 };
 
 use super::MAX_TEXT;
@@ -80,12 +81,17 @@ impl Line {
     pub(crate) fn of(call: &Call) -> Self {
         let mut activity = blank(Kind::Request, Some(call.caller.as_ref()), Some(call.via));
         match &call.what {
-            What::Http(http) => http_facts(&mut activity, http),
+            What::Http(http) => http_facts(&mut activity, http, &call.caller),
             What::Stream(to) => {
                 activity.kind = Kind::Stream;
                 activity.dst = destination(to);
+                activity.dst.name = activity.dst.name.map(|name| unshown(&call.caller, &name).into_owned());
             }
-            What::Dns(question) => dns_facts(&mut activity, question, call.caller.flow.is_some()),
+            What::Dns(question) => {
+                let name = unshown(&call.caller, &question.name).into_owned();
+                let question = DnsCall { name, record_type: question.record_type.clone() };
+                dns_facts(&mut activity, &question, call.caller.flow.is_some());
+            }
         }
         let step = step(call).map(|step| Box::new(Trace { step, leg: RecordId::now(), passed: false }));
         activity.step = step.is_some().then_some(call.id);
@@ -103,7 +109,7 @@ impl Line {
     pub(crate) fn unread(caller: &Caller, via: Via, to: Destination, request: Request) -> Self {
         let mut activity = blank(Kind::Request, Some(caller), Some(via));
         activity.dst = to;
-        let url = redact_url(&request.url, MAX_URL);
+        let url = redact_url(&unshown(caller, &request.url), MAX_URL);
         activity.request = Some(Request { url, method: redact_text(&request.method, 64), ..request });
         Self { activity, step: None }
     }
@@ -115,6 +121,16 @@ impl Line {
             trace.step.process.clone_from(&process);
         }
         self.activity.process = process;
+    }
+
+    /// Puts in whose placeholders stand in the call.
+    pub(super) fn add_placeholders(&mut self, found: &[ToolName]) {
+        let step = self.step.as_mut().map(|trace| &mut trace.step.placeholders);
+        for list in step.into_iter().chain([&mut self.activity.placeholders]) {
+            list.extend(found.iter().cloned());
+            list.sort_unstable();
+            list.dedup();
+        }
     }
 
     /// Puts in what asking a person came to.
@@ -248,11 +264,11 @@ fn step(call: &Call) -> Option<Step> {
     let What::Http(http) = &call.what else { return None };
     let tool = http.tool.as_ref()?;
     let target = &http.target;
-    let url = target.url();
-    let place = url.split_once('?').map_or(url, |(place, _)| place);
+    let url = unshown(&call.caller, target.url());
+    let place = url.split_once('?').map_or_else(|| url.as_ref(), |(place, _)| place);
     Some(Step {
         target: redact_text(http.method.as_str(), 64) + " " + &redact_url(place, MAX_URL),
-        args: target.query().map(|query| {
+        args: url.split_once('?').map(|(_, query)| {
             // As the query of a URL: more names count as those of secrets there than in a text.
             let shown = redact_url(&format!("?{query}"), MAX_ARGUMENTS);
             shown.strip_prefix('?').map(str::to_owned).unwrap_or(shown)
@@ -260,6 +276,14 @@ fn step(call: &Call) -> Option<Step> {
         process: call.caller.process().map(Process::for_record),
         ..Step::new(tool.name.to_string(), tool.kind(), Decision::Deny)
     })
+}
+
+/// A text with what its run was shown of credentials hidden: what looks like a key is known by its looks, this isn't.
+fn unshown<'a>(caller: &Caller, text: &'a str) -> Cow<'a, str> {
+    match &caller.run.exposure {
+        Some(exposure) => Cow::Owned(exposure.hide(text)),
+        None => Cow::Borrowed(text),
+    }
 }
 
 /// An activity of this caller that says nothing yet; refused until decided.
@@ -273,15 +297,15 @@ pub(crate) fn blank(kind: Kind, caller: Option<&Caller>, via: Option<Via>) -> Bo
     })
 }
 
-fn http_facts(activity: &mut Activity, call: &HttpCall) {
+fn http_facts(activity: &mut Activity, call: &HttpCall, caller: &Caller) {
     activity.dst = Destination {
-        name: call.target.host().name().map(|name| name.as_str().to_owned()),
+        name: call.target.host().name().map(|name| unshown(caller, name.as_str()).into_owned()),
         addr: call.target.host().address(),
         port: Some(call.target.port()),
     };
     activity.request = Some(Request {
         method: call.method.as_str().to_owned(),
-        url: redact_url(call.target.url(), MAX_URL),
+        url: redact_url(&unshown(caller, call.target.url()), MAX_URL),
         version: version(call.version).to_owned(),
         status: None,
         bytes_out: None,

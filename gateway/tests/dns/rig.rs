@@ -240,6 +240,7 @@ fn info(number: u64, addr: Ipv4Addr) -> RunInfo {
         labels: Vec::new(),
         addresses: Vec::new(),
         token: strait_contract::token::TokenHash::of("test"),
+        exposed: Vec::new(),
     }
 }
 

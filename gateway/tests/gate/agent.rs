@@ -17,7 +17,7 @@ use strait_contract::{
     approval::Held,
     code::Code,
     ids::RecordId,
-    message::{MAX_PACKET, PolicyFile, Secret, ToAgent, ToGateway},
+    message::{MAX_PACKET, Misused, PolicyFile, Secret, ToAgent, ToGateway},
     record::{Activity, Body, Decision, Kind, Phase, Record, Step, Unrecorded},
     run::Process,
     seqpacket,
@@ -46,6 +46,8 @@ pub struct Shared {
     pub handed: Mutex<Vec<String>>,
     /// Tokens that came from the wrong run: from which, whose.
     pub mismatches: Mutex<Vec<(String, String)>>,
+    /// Placeholders that were on their way to where they aren't for.
+    pub misused: Mutex<Vec<Misused>>,
     /// Calls that wait for a person, with what they carry; those that don't any more.
     pub held: Mutex<Vec<(Held, Vec<u8>)>>,
     pub withdrawn: Mutex<Vec<RecordId>>,
@@ -71,6 +73,7 @@ impl Shared {
             credentials: Mutex::default(),
             handed: Mutex::default(),
             mismatches: Mutex::default(),
+            misused: Mutex::default(),
             held: Mutex::default(),
             withdrawn: Mutex::default(),
             pieces: Mutex::default(),
@@ -375,6 +378,7 @@ fn handle(message: ToAgent, back: &mpsc::UnboundedSender<(ToGateway, Vec<OwnedFd
                 let _ = back.send((ToGateway::Credential { ticket, value }, Vec::new()));
             });
         }
+        ToAgent::PlaceholderMisused(misused) => shared.misused.lock().unwrap().push(misused),
         ToAgent::TokenMismatch { from, owner } => {
             shared.mismatches.lock().unwrap().push((from.to_string(), owner.to_string()));
         }

@@ -9,6 +9,7 @@ use std::{
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use strait_contract::{
+    exposure::Exposed,
     flow::Flow,
     message::{Intermediate, Limits, PolicyFile, Resolver, Secret, Setup, ToGateway},
     names::{SLOT, address},
@@ -63,6 +64,8 @@ pub struct Options {
     pub spool: bool,
     pub tools: Tools,
     pub resolver: Resolver,
+    /// What the run is shown of credentials.
+    pub exposed: Vec<Exposed>,
 }
 
 impl Default for Options {
@@ -76,6 +79,7 @@ impl Default for Options {
             spool: true,
             tools: Tools::default(),
             resolver,
+            exposed: Vec::new(),
         }
     }
 }
@@ -119,6 +123,11 @@ impl World {
     }
 
     pub async fn new(options: Options) -> Self {
+        Self::trusting(options, Arc::new(Ca::new())).await
+    }
+
+    /// A world whose gateway trusts this CA.
+    pub async fn trusting(options: Options, origin_ca: Arc<Ca>) -> Self {
         let flows: Flows = Arc::default();
         let table = Arc::clone(&flows);
         let source = FlowSource::new(move |_, peer| table.lock().unwrap().get(&peer).copied());
@@ -138,7 +147,7 @@ impl World {
             transparent: addrs.0,
             proxy: addrs.1,
             run_ca: run_ca.pem.clone(),
-            origin_ca: Arc::new(Ca::new()),
+            origin_ca,
             link: Some(link),
             flows,
             listeners: Some(listeners),
@@ -166,7 +175,8 @@ impl World {
         }
         agent.tell(ToGateway::Tools(Box::new(self.options.tools.clone())), Vec::new());
         agent.tell(ToGateway::Announced, Vec::new());
-        agent.tell(ToGateway::RunStarted(run_info()), vec![names()]);
+        let run = RunInfo { exposed: self.options.exposed.clone(), ..run_info() };
+        agent.tell(ToGateway::RunStarted(run), vec![names()]);
         agent.tell(ToGateway::RunStarted(other_run()), vec![names()]);
         let file =
             PolicyFile { name: "test.cedar".to_owned(), guardrail: false, text: self.options.policy.clone() };
@@ -321,6 +331,7 @@ pub fn run_info() -> RunInfo {
         labels: Vec::new(),
         addresses: vec![Range { addr: Ipv4Addr::new(203, 0, 113, 0), prefix: 24 }],
         token: TokenHash::of(TOKEN),
+        exposed: Vec::new(),
     }
 }
 
@@ -376,7 +387,7 @@ impl std::fmt::Debug for Curl {
 }
 
 impl Curl {
-    fn read(output: &std::process::Output) -> Self {
+    pub fn read(output: &std::process::Output) -> Self {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let out = &output.stdout;
         let end = out.windows(4).position(|four| four == b"\r\n\r\n").map_or(out.len(), |at| at + 4);

@@ -52,6 +52,7 @@ pub fn what_is_read_is_decided(bytes: &[u8]) {
         labels: Vec::new(),
         addresses: Vec::new(),
         token: strait_contract::token::TokenHash::of("test"),
+        exposed: Vec::new(),
     };
     for tool in ["t", "unpinned"] {
         let ask = Ask::Tool(ToolAsk { server: "srv", tool, arguments: &arguments });

@@ -261,5 +261,6 @@ pub(super) fn run_info(
         labels: labels.to_vec(),
         addresses: Vec::new(),
         token: strait_contract::token::TokenHash::of("explained"),
+        exposed: Vec::new(),
     })
 }

@@ -39,6 +39,9 @@ pub enum Broken {
     /// The upstream answered before it asked for the body.
     #[error("the upstream answered without the body")]
     Unwanted,
+    /// A placeholder would have gone on.
+    #[error("the body was cut: it must not go on")]
+    Placeholder,
     /// It took longer than an answer may.
     #[error("the answer took longer than it may")]
     Late,

@@ -16,7 +16,11 @@ use strait_contract::{code::Code, record::Unrecorded};
 use tokio::{sync::watch, time::Sleep};
 
 use super::{Broken, Idle, chain, data_len, screen::Source, upload::Wanted};
-use crate::record::{Guard, Outcome};
+use crate::{
+    decide::Refusal,
+    exposure::Caught,
+    record::{Guard, Outcome},
+};
 
 /// How long what was given may take to leave before a connection is broken off.
 const FLUSH: Duration = Duration::from_millis(20);
@@ -30,6 +34,8 @@ pub(crate) struct Ending {
     pub(crate) sent: Arc<AtomicU64>,
     /// Tells a request body that was held back that it isn't wanted any more.
     pub(crate) wanted: Option<watch::Sender<Wanted>>,
+    /// Why the request's body was cut, if it is.
+    pub(crate) caught: Option<Caught>,
 }
 
 impl Ending {
@@ -40,10 +46,18 @@ impl Ending {
         if let Some(wanted) = self.wanted.take() {
             wanted.send_replace(Wanted::No);
         }
+        if let Some(refusal) = self.refusal() {
+            (self.outcome.code, self.outcome.reason) = (Some(refusal.code), Some(refusal.reason));
+        }
         self.guard.done(&self.outcome).await
     }
 
+    fn refusal(&self) -> Option<Refusal> {
+        self.caught.as_ref().and_then(|caught| caught.get()).cloned()
+    }
+
     fn fail(mut self, code: Code, reason: String, bytes_in: u64) {
+        let (code, reason) = self.refusal().map_or((code, reason), |refusal| (refusal.code, refusal.reason));
         let bytes_out = self.sent.load(Ordering::Relaxed);
         let outcome = Outcome { code: Some(code), reason: Some(reason), bytes_in, bytes_out, ..self.outcome };
         self.guard.finish(&outcome);

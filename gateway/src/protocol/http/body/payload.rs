@@ -57,6 +57,11 @@ pub(crate) fn room() -> Arc<Semaphore> {
 }
 
 impl Payload {
+    /// Another body in the place of this one.
+    pub(crate) fn set(&mut self, bytes: Bytes) {
+        *self = Self::Whole(Whole { bytes, given: false, _room: None });
+    }
+
     /// Reads the body whole, unless that was done before. It stays here to be sent.
     pub(crate) async fn collect(&mut self, most: usize, room: &Arc<Semaphore>) -> Result<Bytes, Collect> {
         let from = match self {

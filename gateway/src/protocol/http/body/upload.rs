@@ -16,7 +16,7 @@ use strait_contract::token::TokenHash;
 use tokio::{sync::watch, time::Sleep};
 
 use super::{Broken, Idle, Payload, data_len};
-use crate::{limits::CONTINUE, token};
+use crate::{exposure::Watch, limits::CONTINUE, token};
 
 /// Whether the upstream wants the body of a request that expects `100-continue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,7 @@ pub struct Upload {
     sent: Arc<AtomicU64>,
     gate: Option<Gate>,
     idle: Idle,
+    watch: Option<Box<Watch>>,
 }
 
 #[derive(Debug)]
@@ -60,7 +61,12 @@ impl std::fmt::Debug for Changed {
 impl Upload {
     /// A body that is sent on as it comes; `sent` counts its bytes.
     pub(crate) fn new(from: Payload, token: TokenHash, sent: Arc<AtomicU64>, idle: Duration) -> Self {
-        Self { from, token, sent, gate: None, idle: Idle::new(idle) }
+        Self { from, token, sent, gate: None, idle: Idle::new(idle), watch: None }
+    }
+
+    /// Has it looked through for placeholders.
+    pub(crate) fn watched(self, watch: Option<Watch>) -> Self {
+        Self { watch: watch.map(Box::new), ..self }
     }
 
     /// Holds the body back until the upstream wants it.
@@ -96,6 +102,11 @@ impl Gate {
     }
 }
 
+fn passes(watch: &mut Watch, frame: &Frame<Bytes>) -> bool {
+    frame.data_ref().is_none_or(|data| watch.passes(data))
+        && frame.trailers_ref().is_none_or(|trailers| watch.passes_trailers(trailers))
+}
+
 impl http_body::Body for Upload {
     type Data = Bytes;
     type Error = Broken;
@@ -115,6 +126,11 @@ impl http_body::Body for Upload {
                 if let Some(Ok(frame)) = &mut frame {
                     if let Some(trailers) = frame.trailers_mut() {
                         token::strip(trailers, &this.token);
+                    }
+                    if let Some(watch) = &mut this.watch
+                        && !passes(watch, frame)
+                    {
+                        return Poll::Ready(Some(Err(Broken::Placeholder)));
                     }
                     this.sent.fetch_add(data_len(frame), Ordering::Relaxed);
                 }
