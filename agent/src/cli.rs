@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod kill;
 pub mod log;
 pub mod man;
+pub mod metrics;
 pub mod policy;
 pub mod ps;
 pub mod reload;
@@ -70,6 +71,8 @@ enum Command {
     Log(log::Args),
     /// Show the steps of a run: calls of tools, decided and done
     Trace(trace::Args),
+    /// Print counts for Prometheus
+    Metrics(metrics::Args),
     /// Try to leak, and check every wall
     Doctor(doctor::Args),
     /// Answer calls that wait for a person
@@ -125,6 +128,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reload(args) => reload::run(&args, &instance),
         Command::Log(args) => log::run(args, &instance),
         Command::Trace(args) => trace::run(&args, &instance),
+        Command::Metrics(args) => metrics::run(&args, &instance),
         Command::Doctor(args) => doctor::run(&args, &instance),
         Command::Approvals(args) => approvals::run(&args, &instance),
         Command::Policy(args) => policy::run(&args, &instance, &names),

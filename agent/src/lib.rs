@@ -21,6 +21,7 @@ pub mod launch;
 pub mod link;
 pub mod listeners;
 pub mod log;
+pub mod metrics;
 pub mod netns;
 pub mod policy_source;
 pub mod preflight;

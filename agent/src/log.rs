@@ -19,6 +19,7 @@ mod line;
 pub mod properties;
 pub mod read;
 mod sync;
+mod tally;
 pub mod verify;
 mod writer;
 
@@ -42,6 +43,7 @@ use crate::instance::Instance;
 pub use chain::chain_start;
 pub use key::{HostKey, KeyError};
 pub(crate) use line::is_acceptable;
+pub use tally::{Kernel, Tally};
 
 /// How the log works; sizes in bytes.
 #[derive(Clone, Debug)]
@@ -284,6 +286,11 @@ impl Log {
     /// The digest of the policies in force, written into every record from now on.
     pub async fn set_policy(&self, digest: String) {
         self.with(|writer| writer.set_policy(digest)).await;
+    }
+
+    /// Counts of what was written since the log was opened; none if it has stopped.
+    pub async fn tally(&self) -> Tally {
+        self.with(|writer| writer.tally().clone()).await.unwrap_or_default()
     }
 
     /// Stops the log; returns when everything written so far is durable.

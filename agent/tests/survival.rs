@@ -12,6 +12,7 @@
 
 mod survival {
     mod approvals;
+    mod exposed;
     mod kernel;
     mod kills;
     mod site;

@@ -18,6 +18,8 @@ pub(super) enum Refused {
     NoRun(String),
     #[error("only root and the group `strait-admin` may do that")]
     NotAdmin,
+    #[error("only root and the groups `strait-admin` and `strait-audit` may read that")]
+    NotAuditor,
     #[error("`{0}` is not the name of a prompt")]
     NoPrompt(String),
     #[error("the body is not acceptable: {0}")]
@@ -42,6 +44,11 @@ impl Refused {
             Self::NotAdmin => {
                 (StatusCode::FORBIDDEN, "NOT_ADMIN", "use sudo, or ask to be put in the group `strait-admin`")
             }
+            Self::NotAuditor => (
+                StatusCode::FORBIDDEN,
+                "NOT_AUDITOR",
+                "use sudo, or ask to be put in the group `strait-audit`",
+            ),
             Self::Body(_) => (StatusCode::BAD_REQUEST, "BAD_BODY", "send JSON as the documentation shows"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "NO_ROUTE", "the paths begin with /v1/"),
             Self::Reload(_) => (

@@ -86,16 +86,36 @@ pub async fn ask_within<T: DeserializeOwned>(
     path: &str,
     body: Option<&impl Serialize>,
 ) -> Result<T, AskError> {
-    let answer = tokio::time::timeout(patience, exchange(socket, method, path, body)).await;
-    answer.unwrap_or_else(|_| Err(AskError::Silent { path: socket.display().to_string(), patience }))
+    let bytes = bytes_within(patience, socket, method, path, body).await?;
+    serde_json::from_slice(&bytes).map_err(answer)
 }
 
-async fn exchange<T: DeserializeOwned>(
+/// Asks for a text.
+///
+/// # Errors
+/// [`AskError`].
+pub async fn text(socket: &Path, path: &str) -> Result<String, AskError> {
+    let bytes = bytes_within(ANSWERS_WITHIN, socket, Method::GET, path, None::<&()>).await?;
+    String::from_utf8(bytes.into()).map_err(answer)
+}
+
+async fn bytes_within(
+    patience: Duration,
     socket: &Path,
     method: Method,
     path: &str,
     body: Option<&impl Serialize>,
-) -> Result<T, AskError> {
+) -> Result<Bytes, AskError> {
+    let answer = tokio::time::timeout(patience, exchange(socket, method, path, body)).await;
+    answer.unwrap_or_else(|_| Err(AskError::Silent { path: socket.display().to_string(), patience }))
+}
+
+async fn exchange(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: Option<&impl Serialize>,
+) -> Result<Bytes, AskError> {
     let stream = UnixStream::connect(socket).await.map_err(|error| {
         let path = socket.display().to_string();
         match error.kind() {
@@ -121,7 +141,7 @@ async fn exchange<T: DeserializeOwned>(
     let status = response.status();
     let bytes = response.into_body().collect().await.map_err(answer)?.to_bytes();
     if status.is_success() {
-        return serde_json::from_slice(&bytes).map_err(answer);
+        return Ok(bytes);
     }
     let refused: ErrorBody = serde_json::from_slice(&bytes).map_err(answer)?;
     Err(AskError::Refused(refused.error))

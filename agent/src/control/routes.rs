@@ -6,6 +6,8 @@ use axum::{
     Json, Router,
     body::Bytes,
     extract::{ConnectInfo, Path, State},
+    http::header::CONTENT_TYPE,
+    response::IntoResponse,
     routing::{get, post},
 };
 use serde_json::{Value, json};
@@ -19,13 +21,17 @@ use super::{
     answer::Refused,
     wire::{Degraded, Reloaded, RunView, StatusView, StopBody},
 };
-use crate::run::{Run, account::Account, end::GRACE};
+use crate::{
+    metrics,
+    run::{Run, account::Account, end::GRACE},
+};
 
 /// Longest grace that may be asked for.
 const LONGEST_GRACE: Duration = Duration::from_secs(600);
 
 pub(super) fn router(api: Api) -> Router {
     Router::new()
+        .route("/metrics", get(metrics))
         .route("/v1/runs", get(list))
         .route("/v1/status", get(status))
         .route("/v1/runs/{id}/stop", post(stop))
@@ -98,6 +104,22 @@ async fn status(
         runs: count,
         degraded: verified.await.unwrap_or_default(),
     }))
+}
+
+async fn metrics(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Result<impl IntoResponse, Refused> {
+    let account = person(peer)?;
+    // The user database may be slow.
+    let may = tokio::task::spawn_blocking(move || account.admin || account.audits());
+    if !may.await.unwrap_or(false) {
+        return Err(Refused::NotAuditor);
+    }
+    let parts = api.runs.parts();
+    let now = metrics::Now { runs: api.runs.list().len(), gateway: parts.link.gateway_alive() };
+    let text = metrics::text(&parts.log.tally().await, now);
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
 fn find(api: &Api, peer: Peer, name: &str) -> Result<(Account, Arc<Run>), Refused> {

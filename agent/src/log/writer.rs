@@ -26,6 +26,7 @@ use super::{
     key::HostKey,
     line::{self, Added, Clock},
     sync::{self, Reached, Waiter, Work},
+    tally::Tally,
 };
 
 /// Opens the host's chain and starts the syncer, which ends once the writer is gone and everything is durable.
@@ -71,6 +72,7 @@ pub(super) struct Writer {
     boot_id: String,
     policy: Option<String>,
     outage: Option<Outage>,
+    tally: Tally,
 }
 
 /// The log could not be written since then.
@@ -103,11 +105,17 @@ impl Writer {
             boot_id: boot.chars().take(8).collect(),
             policy: None,
             outage: None,
+            tally: Tally::default(),
         };
         if cut > 0 {
             writer.note(event(None, "log.recovered", &[("cutBytes", cut.to_string())]));
         }
         Ok(writer)
+    }
+
+    /// Counts of what was written.
+    pub(super) fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// The digest of the policies in force, for every line from now on.
@@ -165,14 +173,17 @@ impl Writer {
         }
         let mut touched = Touched::new();
         let mut taken = Vec::with_capacity(group.len());
-        for append in group {
-            match self.add(&append, &mut touched) {
+        for mut append in group {
+            match self.add(&mut append, &mut touched) {
                 Ok(()) => taken.push(append),
                 Err(refused) => self.refuse(append, refused),
             }
         }
         match self.write(&touched) {
-            Ok(()) => self.acknowledge(taken, &touched),
+            Ok(()) => {
+                taken.iter().flat_map(|append| &append.records).for_each(|record| self.tally.count(record));
+                self.acknowledge(taken, &touched);
+            }
             Err(_) if taken.len() > 1 => {
                 for append in taken {
                     self.group(vec![append]);
@@ -204,9 +215,14 @@ impl Writer {
         outage.refused = outage.refused.saturating_add(u64::try_from(records).unwrap_or(u64::MAX));
     }
 
-    /// Adds a batch's lines to the pending bytes of their chains: all of them or none.
-    fn add(&mut self, append: &Append, touched: &mut Touched) -> Result<(), Unrecorded> {
-        let Append { records, may_repeat, .. } = append;
+    /// Adds a batch's lines to the pending bytes of their chains: all of them or none. Records that were written before
+    /// are taken out of it.
+    fn add(&mut self, append: &mut Append, touched: &mut Touched) -> Result<(), Unrecorded> {
+        if append.may_repeat {
+            let chains = &self.chains;
+            append.records.retain(|record| !chains.get(&record.run).is_some_and(|chain| chain.has(record)));
+        }
+        let records = &append.records;
         let now = Instant::now();
         for record in records {
             if !line::is_acceptable(record) {
@@ -217,9 +233,6 @@ impl Writer {
         let mut before: Touched = Vec::new();
         for record in records {
             let Some(chain) = self.chains.get_mut(&record.run) else { return Err(Unrecorded::Run) };
-            if *may_repeat && chain.has(record) {
-                continue;
-            }
             if !before.iter().any(|(name, _)| *name == record.run) {
                 before.push((record.run.clone(), chain.mark()));
             }

@@ -9,6 +9,8 @@ use nix::unistd::{Group, Uid, User};
 
 /// Group whose members see and stop every run and change policy.
 pub const ADMIN_GROUP: &str = "strait-admin";
+/// Group whose members read records and counts.
+pub const AUDIT_GROUP: &str = "strait-audit";
 
 /// Who is asking.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +64,13 @@ impl Account {
             Some(user) => (user.name, user.dir),
             None => (uid.to_string(), PathBuf::from("/")),
         };
-        let admin = uid == 0 || is_member(&name, gid);
+        let admin = uid == 0 || is_member(ADMIN_GROUP, &name, gid);
         Ok(Self { uid, gid, home: usable_home(&home), name, admin })
+    }
+
+    /// Whether this person is a member of [`AUDIT_GROUP`]. Asks the user database.
+    pub fn audits(&self) -> bool {
+        is_member(AUDIT_GROUP, &self.name, self.gid)
     }
 }
 
@@ -73,8 +80,8 @@ fn usable_home(home: &Path) -> PathBuf {
     if usable { home.to_owned() } else { PathBuf::from("/home/agent") }
 }
 
-fn is_member(name: &str, gid: u32) -> bool {
-    match Group::from_name(ADMIN_GROUP) {
+fn is_member(group: &str, name: &str, gid: u32) -> bool {
+    match Group::from_name(group) {
         Ok(Some(group)) => group.gid.as_raw() == gid || group.mem.iter().any(|member| member == name),
         _ => false,
     }
