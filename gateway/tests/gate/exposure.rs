@@ -414,3 +414,55 @@ async fn a_value_that_was_shown_is_hidden_in_records_and_passes_a34() {
     let text = world.log.text();
     assert!(!text.contains(value) && text.contains("[hidden:"), "{text}");
 }
+
+/// Bytes of the large body.
+const LARGE: usize = 256 * 1024 * 1024;
+
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse::<usize>().unwrap() * 1024
+}
+
+/// Uploads [`LARGE`] bytes of text and gives seconds and memory growth while they passed.
+async fn upload(world: &World, port: u16, last: &[u8]) -> (f64, usize, crate::client::Answer) {
+    let mut piece: Vec<u8> = Vec::new();
+    let mut state = 88_172_645_463_325_252_u64;
+    while piece.len() < 1024 * 1024 {
+        (state ^= state << 13, state ^= state >> 7, state ^= state << 17);
+        piece.extend_from_slice(STANDARD.encode(state.to_le_bytes()).as_bytes());
+    }
+    piece.truncate(1024 * 1024);
+    let mut stream = world.connect("ok.test", port).await;
+    let length = LARGE + last.len();
+    let head = format!("POST / HTTP/1.1\r\nHost: ok.test:{port}\r\nContent-Length: {length}\r\n\r\n");
+    let begun = std::time::Instant::now();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let (mut least, mut most) = (usize::MAX, 0);
+    for at in 0..LARGE / piece.len() {
+        stream.write_all(&piece).await.unwrap();
+        if at % 16 == 8 {
+            (least, most) = (least.min(resident()), most.max(resident()));
+        }
+    }
+    stream.write_all(last).await.unwrap();
+    let answer = answer(&mut stream, false).await;
+    (begun.elapsed().as_secs_f64(), most - least, answer)
+}
+
+/// A body that is looked through streams: memory stays flat, and what completes a placeholder at its very end is cut.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_body_is_looked_through_as_it_streams_a34() {
+    let origin = crate::origin::Origin::http().await;
+    let bare = World::with(ANY).await;
+    let (plain, _, got) = upload(&bare, origin.port(), b"the end").await;
+    assert_eq!(got.status, 200);
+    let world = world(ANY, &[(true, 443)]).await;
+    let (looked, growth, got) = upload(&world, origin.port(), b"the end").await;
+    assert_eq!((got.status, origin.seen().last().unwrap().body), (200, LARGE + 7));
+    assert!(growth < 64 * 1024 * 1024, "memory grew by {growth} bytes");
+    let (.., got) = upload(&world, origin.port(), PLACEHOLDER.as_bytes()).await;
+    assert_eq!(got.code(), "PLACEHOLDER_MISUSED");
+    assert_eq!(origin.seen().len(), 2, "what was cut never became a request");
+    println!("{LARGE} bytes: {plain:.3} s, looked through {looked:.3} s, growth {growth} bytes");
+}
