@@ -31,6 +31,7 @@ use crate::{
 };
 
 mod finder;
+mod frames;
 mod swap;
 mod watch;
 

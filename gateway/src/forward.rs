@@ -174,6 +174,10 @@ fn outgoing(
     if let Some(protocol) = protocol {
         fields.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         fields.insert(header::UPGRADE, protocol);
+        if context.caller.run.exposure.is_some() {
+            // What is compressed couldn't be looked through.
+            fields.remove(header::SEC_WEBSOCKET_EXTENSIONS);
+        }
     }
     let wanted = expects_continue(&fields).then(|| watch::Sender::new(Wanted::Unknown));
     if let Some(wanted) = &wanted {

@@ -9,7 +9,7 @@ use std::{
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
 use http::{HeaderMap, header::CONTENT_ENCODING};
 
-use super::{Exposure, finder::Scan};
+use super::{Exposure, finder::Scan, frames::Frames};
 use crate::{
     call::{Caller, Endpoint, HttpCall},
     decide::Refusal,
@@ -29,6 +29,8 @@ pub(crate) struct Watch {
     exposure: Arc<Exposure>,
     scan: Scan,
     decoder: Option<Decoder>,
+    /// Of WebSocket, whose frames are masked.
+    frames: Option<Frames>,
     alarm: Alarm,
     caught: Caught,
 }
@@ -40,6 +42,7 @@ struct Alarm {
     to: (String, Option<u16>),
     /// By placeholder: whether it is for there.
     bound: Vec<bool>,
+    place: &'static str,
 }
 
 impl std::fmt::Debug for Watch {
@@ -66,20 +69,36 @@ impl Watch {
         let exposure = caller.run.exposure.as_ref().filter(|exposure| exposure.has_placeholders())?;
         let bound = (0..exposure.placeholders.len()).map(|which| exposure.is_bound(which, http)).collect();
         let to = (http.target.host_text().to_owned(), Some(http.target.port()));
-        let alarm = Alarm { gateway: Arc::clone(gateway), caller: Arc::clone(caller), to, bound };
+        let place = "the body";
+        let alarm = Alarm { gateway: Arc::clone(gateway), caller: Arc::clone(caller), to, bound, place };
         Some(Self { decoder: Decoder::of(head, exposure), ..Self::new(Arc::clone(exposure), alarm) })
+    }
+
+    /// The frames that follow a request for WebSocket; `None` if its run has no placeholder.
+    pub(crate) fn of_frames(gateway: &Arc<Gateway>, caller: &Arc<Caller>, http: &HttpCall) -> Option<Self> {
+        let body = Self::of_body(gateway, caller, http, &HeaderMap::new())?;
+        let alarm = Alarm { place: "a WebSocket message", ..body.alarm };
+        Some(Self { frames: Some(Frames::default()), alarm, ..body })
     }
 
     /// A stream that nobody reads; `None` if its run has no placeholder.
     pub(crate) fn of_stream(gateway: &Arc<Gateway>, caller: &Arc<Caller>, to: &Endpoint) -> Option<Self> {
         let exposure = caller.run.exposure.as_ref().filter(|exposure| exposure.has_placeholders())?;
         let to = (to.host.to_string(), Some(to.port));
-        let alarm = Alarm { gateway: Arc::clone(gateway), caller: Arc::clone(caller), to, bound: Vec::new() };
+        let (gateway, caller) = (Arc::clone(gateway), Arc::clone(caller));
+        let alarm = Alarm { gateway, caller, to, bound: Vec::new(), place: "the stream" };
         Some(Self::new(Arc::clone(exposure), alarm))
     }
 
     fn new(exposure: Arc<Exposure>, alarm: Alarm) -> Self {
-        Self { exposure, scan: Scan::default(), decoder: None, alarm, caught: Caught::default() }
+        Self {
+            exposure,
+            scan: Scan::default(),
+            decoder: None,
+            frames: None,
+            alarm,
+            caught: Caught::default(),
+        }
     }
 
     /// Where the reason is found if it is cut.
@@ -92,7 +111,12 @@ impl Watch {
         if self.caught.get().is_some() {
             return false;
         }
-        let found = self.scan.push(&self.exposure.finder, chunk).map(Stop::Found);
+        let finder = &self.exposure.finder;
+        let found = match &mut self.frames {
+            Some(frames) => self.scan.push(finder, &frames.payload(chunk)),
+            None => self.scan.push(finder, chunk),
+        };
+        let found = found.map(Stop::Found);
         let stop = found.or_else(|| self.decoder.as_mut().and_then(|decoder| decoder.push(chunk)));
         match stop {
             Some(stop) => {
@@ -115,7 +139,7 @@ impl Watch {
         let refusal = match stop {
             Stop::Found(which) => {
                 let bound = self.alarm.bound.get(which).copied().unwrap_or(false);
-                let misuse = self.exposure.misuse_at(which, self.alarm.to.clone(), bound, "the body");
+                let misuse = self.exposure.misuse_at(which, self.alarm.to.clone(), bound, self.alarm.place);
                 misuse.tell(&self.alarm.gateway.whois, &self.alarm.caller)
             }
             Stop::Bomb => Refusal::new(

@@ -46,7 +46,7 @@ pub(crate) async fn carry(context: &Context, permitted: Permitted, mut wire: Wir
     let addr = dialed.route.addr().map(|addr| addr.ip());
     let mut upstream = dialed.stream;
     if let Some(watch) = Watch::of_stream(&context.gateway, &context.caller, to) {
-        let carried = copy_watched(&mut wire, &mut upstream, context.idle_time(), Some(watch)).await;
+        let carried = copy(&mut wire, &mut upstream, context.idle_time(), Some(watch)).await;
         let _ = permitted.done(&carried.outcome(addr)).await;
         return;
     }
@@ -119,17 +119,9 @@ impl Carried {
     }
 }
 
-/// Carries bytes both ways through memory, for streams that the kernel can't join.
-pub(crate) async fn copy<A, B>(client: &mut A, upstream: &mut B, idle: Duration) -> Carried
-where
-    A: AsyncRead + AsyncWrite + Unpin,
-    B: AsyncRead + AsyncWrite + Unpin,
-{
-    copy_watched(client, upstream, idle, None).await
-}
-
-/// [`copy`], with what the client sends looked through.
-async fn copy_watched<A, B>(
+/// Carries bytes both ways through memory, for streams that the kernel can't join, with what the client sends looked
+/// through if there is a watch.
+pub(crate) async fn copy<A, B>(
     client: &mut A,
     upstream: &mut B,
     idle: Duration,

@@ -398,6 +398,43 @@ async fn a_stream_is_cut_before_the_byte_that_completes_it_a34() {
     assert_eq!(told_one(&world).await.port, Some(echo.port()));
 }
 
+/// Case 89: in a masked WebSocket frame, split over two of them, to its own origin too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_websocket_message_with_it_is_cut_a34_case_89() {
+    let origin = crate::origin::Origin::http().await;
+    for own in [false, true] {
+        let world = world(ANY, &[(!own, origin.port())]).await;
+        let mut stream = world.connect("ok.test", origin.port()).await;
+        let head = format!(
+            "GET /websocket HTTP/1.1\r\nHost: ok.test:{}\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+             Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n",
+            origin.port()
+        );
+        assert_eq!(ask(&mut stream, &head).await.status, 101);
+        assert!(!origin.seen().last().unwrap().headers.contains_key("sec-websocket-extensions"));
+        let mut ready = [0; 5];
+        stream.read_exact(&mut ready).await.unwrap();
+        let frame = |text: &str| {
+            let key = [9_u8, 8, 7, 6];
+            let mut frame = vec![0x81, 0x80 | u8::try_from(text.len()).unwrap(), 9, 8, 7, 6];
+            frame.extend(text.bytes().enumerate().map(|(at, byte)| byte ^ key[at % 4]));
+            frame
+        };
+        let (first, last) = PLACEHOLDER.split_at(20);
+        let first = frame(&format!("auth {first}"));
+        stream.write_all(&first).await.unwrap();
+        let mut back = vec![0; first.len()];
+        stream.read_exact(&mut back).await.unwrap();
+        assert_eq!(back, first, "what holds none passes as it is");
+        stream.write_all(&frame(last)).await.unwrap();
+        assert_eq!(crate::client::rest(&mut stream).await, b"");
+        let done = world.log.done_of(Kind::Stream, 1).await;
+        assert_eq!(done[0].code, Some(Code::PlaceholderMisused));
+        assert_eq!(told_one(&world).await.bound, own);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_value_that_was_shown_is_hidden_in_records_and_passes_a34() {
     let origin = Recorder::start(None).await;
@@ -429,7 +466,9 @@ async fn upload(world: &World, port: u16, last: &[u8]) -> (f64, usize, crate::cl
     let mut piece: Vec<u8> = Vec::new();
     let mut state = 88_172_645_463_325_252_u64;
     while piece.len() < 1024 * 1024 {
-        (state ^= state << 13, state ^= state >> 7, state ^= state << 17);
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
         piece.extend_from_slice(STANDARD.encode(state.to_le_bytes()).as_bytes());
     }
     piece.truncate(1024 * 1024);

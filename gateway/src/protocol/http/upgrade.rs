@@ -15,6 +15,7 @@ use super::{
 use crate::{
     call::{Call, Endpoint, What},
     decide,
+    exposure::Watch,
     forward::{self, Failure, pool::UpstreamAddr},
     pipeline::Context,
     protocol::stream,
@@ -52,11 +53,15 @@ pub(crate) async fn switch(
     if let Err(why) = stream.allow(rules).await {
         return serve::refused(decide::unrecorded(stream.id(), why));
     }
+    let watch = match &call.what {
+        What::Http(http) => Watch::of_frames(&context.gateway, &call.caller, http),
+        _ => None,
+    };
     let (idle, run) = (context.idle_time(), call.caller.run.clone());
     tokio::spawn(async move {
         tokio::select! {
             () = run.ended() => {}
-            () = carry(stream, addr, idle, client, upstream) => {}
+            () = carry(stream, (addr, watch), idle, client, upstream) => {}
         }
     });
     head.extensions.clear();
@@ -78,7 +83,7 @@ fn stream_of(call: &Call) -> Call {
 
 async fn carry(
     stream: Guard,
-    addr: Option<std::net::IpAddr>,
+    (addr, watch): (Option<std::net::IpAddr>, Option<Watch>),
     idle: std::time::Duration,
     client: OnUpgrade,
     upstream: OnUpgrade,
@@ -90,6 +95,6 @@ async fn carry(
             return;
         }
     };
-    let carried = stream::copy(&mut TokioIo::new(client), &mut TokioIo::new(upstream), idle).await;
+    let carried = stream::copy(&mut TokioIo::new(client), &mut TokioIo::new(upstream), idle, watch).await;
     let _ = stream.done(&carried.outcome(addr)).await;
 }
