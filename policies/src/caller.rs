@@ -10,13 +10,15 @@ use cedar_policy::{Entities, Entity, EntityUid, RestrictedExpression};
 use strait_contract::run::RunInfo;
 
 use crate::{
-    model::{Action, Model, PerAction},
+    model::{Act, Model, PerAction},
     names::uid,
     request::BadQuestion,
 };
 
 /// Runs that a thread keeps.
 const KEPT: usize = 256;
+/// Actions of pinned tools that are kept for each of them.
+const PINNED: usize = 512;
 
 /// What was made of a run.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(crate) struct Caller {
     pub(crate) uid: EntityUid,
     entity: Entity,
     bases: PerAction<OnceCell<Rc<Entities>>>,
+    /// By action: a pinned tool's is the same in every set.
+    pinned: RefCell<HashMap<EntityUid, Rc<Entities>>>,
 }
 
 #[derive(Default)]
@@ -58,6 +62,7 @@ impl Caller {
                 uid: entity.uid(),
                 entity,
                 bases: PerAction::default(),
+                pinned: RefCell::default(),
             });
             callers.kept.insert(run.number, Rc::clone(&caller));
             Ok(caller)
@@ -65,15 +70,34 @@ impl Caller {
     }
 
     /// The entities of the run and of the action: those that every request has.
-    pub(crate) fn base(&self, model: &Model, action: Action) -> Result<Rc<Entities>, BadQuestion> {
-        let base = self.bases.get(action);
-        if let Some(made) = base.get() {
-            return Ok(Rc::clone(made));
+    pub(crate) fn base(&self, model: &Model, act: Act<'_>) -> Result<Rc<Entities>, BadQuestion> {
+        let (uid, entity) = act.entity(model).ok_or_else(|| BadQuestion::from("its tool has no action"))?;
+        let make = || {
+            let both = [self.entity.clone(), entity.clone()];
+            Entities::from_entities(both, None).map(Rc::new).map_err(BadQuestion::from)
+        };
+        match act {
+            Act::Shipped(action) => {
+                let base = self.bases.get(action);
+                if let Some(made) = base.get() {
+                    return Ok(Rc::clone(made));
+                }
+                let made = make()?;
+                Ok(Rc::clone(base.get_or_init(|| made)))
+            }
+            Act::Pinned(_) => {
+                let mut kept = self.pinned.borrow_mut();
+                if let Some(made) = kept.get(uid) {
+                    return Ok(Rc::clone(made));
+                }
+                let made = make()?;
+                if kept.len() >= PINNED {
+                    kept.clear();
+                }
+                kept.insert(uid.clone(), Rc::clone(&made));
+                Ok(made)
+            }
         }
-        let action = model.actions.get(action).entity.clone();
-        let entities =
-            Entities::from_entities([self.entity.clone(), action], None).map_err(BadQuestion::from)?;
-        Ok(Rc::clone(base.get_or_init(|| Rc::new(entities))))
     }
 }
 

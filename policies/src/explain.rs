@@ -6,12 +6,12 @@ use cedar_policy::{Authorizer, Effect, EntityUid, Policy, PolicySet};
 use serde::Serialize;
 
 use crate::{
-    model::{Action, Model, annotation},
-    names::{self, Lineage},
+    model::{Model, annotation},
+    names,
     question::{Question, Verdict},
     reads::Reads,
     request::Asked,
-    snapshot::Snapshot,
+    snapshot::{Slice, Snapshot},
 };
 
 /// What [`Snapshot::explain`] finds.
@@ -60,21 +60,24 @@ impl Snapshot {
         let verdict = self.decide_anew(question);
         let (request, candidates) = match Model::get() {
             Ok(model) => {
-                let lineage = self.names.lineage(&question.ask);
-                match self.builder.build(model, &self.names, question, &lineage, Reads::ALL) {
-                    Ok(asked) => (
-                        self.request_text(model, question, &asked),
-                        self.candidates(question, &lineage, &asked),
-                    ),
-                    Err(error) => (error.to_string(), Vec::new()),
-                }
+                let asked = self.slice(question).and_then(|slice| {
+                    let all = self.builder.build(model, &self.names, question, &slice.subject, Reads::ALL)?;
+                    Ok((self.request_text(model, question, &slice, &all), candidates(&slice, &all)))
+                });
+                asked.unwrap_or_else(|error| (error.to_string(), Vec::new()))
             }
             Err(error) => (error.to_string(), Vec::new()),
         };
         Explanation { request, candidates, verdict, policy: self.digest().to_owned() }
     }
 
-    fn request_text(&self, model: &Model, question: &Question<'_>, asked: &Asked) -> String {
+    fn request_text(
+        &self,
+        model: &Model,
+        question: &Question<'_>,
+        slice: &Slice<'_>,
+        asked: &Asked,
+    ) -> String {
         let list = |uid: &EntityUid| {
             let mut parents: Vec<String> =
                 asked.entities.ancestors(uid).into_iter().flatten().map(ToString::to_string).collect();
@@ -82,7 +85,7 @@ impl Snapshot {
             if parents.is_empty() { uid.to_string() } else { format!("{uid} in [{}]", parents.join(", ")) }
         };
         let principal = asked.request.principal().map_or_else(|| question.run.id.to_string(), list);
-        let action = asked.request.action().map_or_else(|| Action::of(&question.ask).id().to_owned(), list);
+        let action = slice.subject.act.entity(model).map_or_else(String::new, |(uid, _)| list(uid));
         let context = asked.request.context().map_or_else(String::new, ToString::to_string);
         let mut text = format!(
             "principal: {principal}\naction:    {action}\nresource:  {}\ncontext:   {context}",
@@ -96,14 +99,13 @@ impl Snapshot {
         }
         text
     }
+}
 
-    fn candidates(&self, question: &Question<'_>, lineage: &Lineage, asked: &Asked) -> Vec<Candidate> {
-        let buckets = self.buckets(question, lineage);
-        let rules = buckets.iter().flat_map(|bucket| bucket.rules.policies());
-        let mut candidates: Vec<Candidate> = rules.map(|rule| candidate(rule, asked)).collect();
-        candidates.sort_by(|a, b| a.rule.cmp(&b.rule));
-        candidates
-    }
+fn candidates(slice: &Slice<'_>, asked: &Asked) -> Vec<Candidate> {
+    let rules = slice.buckets.iter().flat_map(|bucket| bucket.rules.policies());
+    let mut candidates: Vec<Candidate> = rules.map(|rule| candidate(rule, asked)).collect();
+    candidates.sort_by(|a, b| a.rule.cmp(&b.rule));
+    candidates
 }
 
 fn candidate(rule: &Policy, asked: &Asked) -> Candidate {
@@ -129,7 +131,7 @@ fn candidate(rule: &Policy, asked: &Asked) -> Candidate {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.request)?;
-        if self.candidates.is_empty() {
+        if self.candidates.is_empty() && self.verdict.is_unpermitted() {
             writeln!(f, "no rule's scope covers this call")?;
         }
         for Candidate { rule, effect, outcome, note } in &self.candidates {

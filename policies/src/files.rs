@@ -1,4 +1,4 @@
-//! Reading a policy folder: `*.cedar` in it, and guardrails in its `guardrails/`.
+//! Reading a policy folder: `*.cedar` in it, guardrails in its `guardrails/`, and the pinned tools beside it.
 
 use std::{
     io,
@@ -7,7 +7,7 @@ use std::{
 
 use strait_contract::message::PolicyFile;
 
-use crate::bounds::FILE_BYTES;
+use crate::{bounds::FILE_BYTES, load::is_pin_name};
 
 /// A policy folder that can't be read whole. Nothing of it is used.
 #[derive(Debug, thiserror::Error)]
@@ -33,26 +33,41 @@ pub enum ReadError {
         path: PathBuf,
     },
     /// A file that looks like a policy file but would not be read.
-    #[error("`{path}` is not read as a policy; name it `*.cedar` or move it away")]
+    #[error("`{path}` is not read; name it `*.cedar` (`*.json` for pinned tools) or move it away")]
     Stray {
         /// Which.
         path: PathBuf,
     },
 }
 
-/// The policy files of `dir`, in the order of their names: `*.cedar`, and as guardrails `guardrails/*.cedar`. A
-/// folder that doesn't exist holds none.
+/// The policy files of `dir`, in the order of their names: `*.cedar`, and as guardrails `guardrails/*.cedar`; then the
+/// pinned tool lists `../tools/*.json` beside it. A folder that doesn't exist holds none.
 ///
 /// # Errors
-/// Anything in the folder that can't be read, since a set without one of its files is another set; and a `.cedar`
-/// file whose name is written so that it would be passed over (`x.CEDAR`, `x.cedar.txt`).
+/// Anything in the folders that can't be read, since a set without one of its files is another set; and a file whose
+/// name is written so that it would be passed over (`x.CEDAR`, `x.cedar.txt`, `x.json.txt`).
 pub fn read_dir(dir: &Path) -> Result<Vec<PolicyFile>, ReadError> {
     let mut files = read_folder(dir, "", false)?;
     files.extend(read_folder(&dir.join("guardrails"), "guardrails/", true)?);
+    files.extend(read_pins(&dir.join("../tools"))?);
     Ok(files)
 }
 
-fn read_folder(dir: &Path, prefix: &str, guardrail: bool) -> Result<Vec<PolicyFile>, ReadError> {
+/// `*.json` of a folder.
+fn read_pins(dir: &Path) -> Result<Vec<PolicyFile>, ReadError> {
+    let mut files = Vec::new();
+    for (name, path) in entries(dir)? {
+        if is_pin_name(&name) {
+            files.push(PolicyFile { name: format!("../tools/{name}"), guardrail: false, text: read(&path)? });
+        } else if name.to_ascii_lowercase().contains(".json") {
+            return Err(ReadError::Stray { path });
+        }
+    }
+    Ok(files)
+}
+
+/// The files of a folder by name, without those that editors leave; none if there is no folder.
+fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>, ReadError> {
     let failed = |source| ReadError::Io { path: dir.to_owned(), source };
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -64,16 +79,23 @@ fn read_folder(dir: &Path, prefix: &str, guardrail: bool) -> Result<Vec<PolicyFi
         let entry = entry.map_err(failed)?;
         let name = entry.file_name().to_string_lossy().into_owned();
         // Editors keep their copies under such names.
-        if name.starts_with('.') || name.ends_with('~') {
-            continue;
-        }
-        if name.ends_with(".cedar") {
-            files.push(PolicyFile { name: format!("{prefix}{name}"), guardrail, text: read(&entry.path())? });
-        } else if name.to_ascii_lowercase().contains(".cedar") && !name.ends_with(".cedarschema") {
-            return Err(ReadError::Stray { path: entry.path() });
+        if !name.starts_with('.') && !name.ends_with('~') {
+            files.push((name, entry.path()));
         }
     }
-    files.sort_by(|a, b| a.name.cmp(&b.name));
+    files.sort();
+    Ok(files)
+}
+
+fn read_folder(dir: &Path, prefix: &str, guardrail: bool) -> Result<Vec<PolicyFile>, ReadError> {
+    let mut files = Vec::new();
+    for (name, path) in entries(dir)? {
+        if name.ends_with(".cedar") {
+            files.push(PolicyFile { name: format!("{prefix}{name}"), guardrail, text: read(&path)? });
+        } else if name.to_ascii_lowercase().contains(".cedar") && !name.ends_with(".cedarschema") {
+            return Err(ReadError::Stray { path });
+        }
+    }
     Ok(files)
 }
 

@@ -1,19 +1,25 @@
 //! Which rules can concern a call, found without looking at the others.
 //!
 //! A rule whose scope is false contributes neither decision, reason nor error, so it may be left out. Rules are
-//! kept in buckets by action, agent and named resource; a call is evaluated against the few buckets it falls in,
+//! kept in buckets by action (those of every pinned tool once), agent and named resource; a call is evaluated against the few buckets it falls in,
 //! and the answers are joined. What a bucket already guarantees is cut from the scopes of its rules.
+
+mod outline;
+
+use std::collections::BTreeSet;
 
 use cedar_policy::{
     ActionConstraint, EntityUid, Policy, PolicySet, PrincipalConstraint, ResourceConstraint,
     pst::{self, Template},
 };
 
+use self::outline::outline;
 use crate::{
     load::Rule,
-    model::{Action, Model, PerAction},
+    model::{Act, Action, Model, PerAction},
     names::{Fixed, Lineage, Names, Node},
-    reads::Reads,
+    reads::{Path, Reads, argument_paths},
+    vocabulary::Vocabulary,
 };
 
 /// The rules of one scope.
@@ -24,6 +30,10 @@ pub(crate) struct Bucket {
     pub(crate) reads: Reads,
     /// The rules that read `context.process`, and what of it.
     pub(crate) process: Vec<(String, Reads)>,
+    /// The rules that read `context.arguments`, and what of it.
+    pub(crate) arguments: Vec<(String, Vec<Path>)>,
+    /// What can be said of these rules before the context is known, for tools only.
+    pub(crate) outlines: PolicySet,
 }
 
 /// The rules of one action for one agent, or for any.
@@ -43,6 +53,21 @@ struct Tables {
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     actions: PerAction<Tables>,
+    /// The rules of every pinned tool.
+    pinned: Tables,
+    /// The rules that name a pinned tool's action, by the tool's number.
+    tools: Fixed<u32, Tables>,
+}
+
+/// A rule as it is put into buckets.
+struct Entry {
+    id: String,
+    agent: Option<String>,
+    node: Option<Node>,
+    policy: Policy,
+    reads: Reads,
+    arguments: Vec<Path>,
+    outline: Option<Policy>,
 }
 
 /// A rule can't be put into the index. A fault inside Strait; the set is refused.
@@ -54,61 +79,134 @@ pub(crate) struct NotIndexed {
 }
 
 impl Index {
-    pub(crate) fn of(model: &Model, names: &Names, rules: &[Rule]) -> Result<Self, NotIndexed> {
+    pub(crate) fn of(
+        model: &Model,
+        vocabulary: &Vocabulary,
+        names: &Names,
+        rules: &[Rule],
+    ) -> Result<Self, NotIndexed> {
         let mut index = Self::default();
+        let numbers: Fixed<&EntityUid, u32> = vocabulary
+            .pins
+            .iter()
+            .flat_map(|pin| &pin.tools)
+            .filter_map(|tool| tool.action.as_ref().map(|(uid, _)| (uid, tool.number)))
+            .collect();
         for rule in rules {
-            index.add(model, names, rule).map_err(|why| NotIndexed { rule: rule.id.clone(), why })?;
+            index
+                .add(model, names, &numbers, rule)
+                .map_err(|why| NotIndexed { rule: rule.id.clone(), why })?;
         }
         Ok(index)
     }
 
-    fn add(&mut self, model: &Model, names: &Names, rule: &Rule) -> Result<(), String> {
-        let mut tree = rule.tree.clone();
-        tree.action = pst::ActionConstraint::Any;
-        let agent = agent(&rule.policy, &mut tree);
-        let node = node(names, &rule.policy, &mut tree)?;
-        let reads = Reads::of(&tree);
-        let policy = bare(tree)?;
-        for action in Action::ALL {
-            if !concerns(model, &rule.policy, action) {
-                continue;
-            }
-            let tables = self.actions.get_mut(action);
-            let table = match &agent {
-                Some(agent) => tables.agents.entry(agent.clone()).or_default(),
-                None => &mut tables.any_agent,
-            };
-            let bucket = match node {
-                Some(node) => table.at.entry(node).or_default(),
-                None => table.anywhere.get_or_insert_default(),
-            };
-            bucket.rules.add(policy.clone()).map_err(|error| error.to_string())?;
-            bucket.reads = bucket.reads.with(reads);
-            if reads.contains(Reads::PROCESS) {
-                bucket.process.push((rule.id.clone(), reads));
+    fn add(
+        &mut self,
+        model: &Model,
+        names: &Names,
+        numbers: &Fixed<&EntityUid, u32>,
+        rule: &Rule,
+    ) -> Result<(), String> {
+        let mut entry = Entry::of(names, rule)?;
+        for action in [Action::Http, Action::Connect, Action::Dns, Action::Method] {
+            if concerns(model, &rule.policy, action) {
+                self.actions.get_mut(action).add(&entry)?;
             }
         }
-        Ok(())
+        let unpinned = concerns(model, &rule.policy, Action::Unpinned);
+        let pinned = pinned(model, numbers, &rule.policy);
+        if unpinned || !matches!(&pinned, Pinned::These(tools) if tools.is_empty()) {
+            entry.outline = outline(&rule.tree, &entry.policy)?;
+        }
+        if unpinned {
+            self.actions.unpinned.add(&entry)?;
+        }
+        match pinned {
+            Pinned::Every => self.pinned.add(&entry),
+            Pinned::These(tools) => {
+                tools.into_iter().try_for_each(|tool| self.tools.entry(tool).or_default().add(&entry))
+            }
+        }
     }
 
     /// The buckets a call falls in, in no order that matters.
-    pub(crate) fn buckets<'a>(&'a self, action: Action, agent: &str, lineage: &Lineage) -> Vec<&'a Bucket> {
-        let tables = self.actions.get(action);
+    pub(crate) fn buckets<'a>(&'a self, act: Act<'_>, agent: &str, lineage: &Lineage) -> Vec<&'a Bucket> {
+        let tables = match act {
+            Act::Shipped(action) => [Some(self.actions.get(action)), None],
+            Act::Pinned(tool) => [Some(&self.pinned), self.tools.get(&tool.number)],
+        };
         let mut found = Vec::with_capacity(8);
-        for table in [Some(&tables.any_agent), tables.agents.get(agent)].into_iter().flatten() {
-            found.extend(&table.anywhere);
-            if !table.at.is_empty() {
-                found.extend(lineage.nodes.iter().filter_map(|node| table.at.get(node)));
+        for tables in tables.into_iter().flatten() {
+            for table in [Some(&tables.any_agent), tables.agents.get(agent)].into_iter().flatten() {
+                found.extend(&table.anywhere);
+                if !table.at.is_empty() {
+                    found.extend(lineage.nodes.iter().filter_map(|node| table.at.get(node)));
+                }
             }
         }
         found
     }
 }
 
+impl Entry {
+    fn of(names: &Names, rule: &Rule) -> Result<Self, String> {
+        let mut tree = rule.tree.clone();
+        tree.action = pst::ActionConstraint::Any;
+        let agent = agent(&rule.policy, &mut tree);
+        let node = node(names, &rule.policy, &mut tree)?;
+        let reads = Reads::of(&tree);
+        let arguments = argument_paths(&tree);
+        let (id, outline) = (rule.id.clone(), None);
+        Ok(Self { id, agent, node, policy: bare(tree)?, reads, arguments, outline })
+    }
+}
+
+impl Tables {
+    fn add(&mut self, entry: &Entry) -> Result<(), String> {
+        let table = match &entry.agent {
+            Some(agent) => self.agents.entry(agent.clone()).or_default(),
+            None => &mut self.any_agent,
+        };
+        let bucket = match entry.node {
+            Some(node) => table.at.entry(node).or_default(),
+            None => table.anywhere.get_or_insert_default(),
+        };
+        bucket.rules.add(entry.policy.clone()).map_err(|error| error.to_string())?;
+        bucket.reads = bucket.reads.with(entry.reads);
+        if entry.reads.contains(Reads::PROCESS) {
+            bucket.process.push((entry.id.clone(), entry.reads));
+        }
+        if !entry.arguments.is_empty() {
+            bucket.arguments.push((entry.id.clone(), entry.arguments.clone()));
+        }
+        match &entry.outline {
+            Some(outline) => bucket.outlines.add(outline.clone()).map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Which pinned tools a rule concerns by its action.
+enum Pinned {
+    Every,
+    These(BTreeSet<u32>),
+}
+
+/// Exact, so the constraint is cut: pinned tools are in one group and in no other.
+fn pinned(model: &Model, numbers: &Fixed<&EntityUid, u32>, policy: &Policy) -> Pinned {
+    let these = |uids: &[EntityUid]| uids.iter().filter_map(|uid| numbers.get(uid).copied()).collect();
+    match policy.action_constraint() {
+        ActionConstraint::Any => Pinned::Every,
+        ActionConstraint::In(groups) if groups.contains(&model.tools_call) => Pinned::Every,
+        ActionConstraint::In(groups) => Pinned::These(these(&groups)),
+        ActionConstraint::Eq(one) => Pinned::These(these(&[one])),
+    }
+}
+
 /// Whether the action part of the rule's scope holds for `action`. Exact, so the constraint is cut.
 pub(crate) fn concerns(model: &Model, policy: &Policy, action: Action) -> bool {
     let uid = &model.actions.get(action).uid;
-    let within = |group: &EntityUid| group == uid || model.action_entities.is_ancestor_of(group, uid);
+    let within = |group: &EntityUid| group == uid || model.shipped.action_entities.is_ancestor_of(group, uid);
     match policy.action_constraint() {
         ActionConstraint::Any => true,
         ActionConstraint::Eq(one) => one == *uid,
@@ -152,7 +250,7 @@ fn node(names: &Names, policy: &Policy, tree: &mut Template) -> Result<Option<No
 }
 
 /// The rule as Cedar evaluates it, without its text and tree: those take more room than the rest.
-fn bare(tree: Template) -> Result<Policy, String> {
+pub(crate) fn bare(tree: Template) -> Result<Policy, String> {
     let rule = pst::StaticPolicy::try_from(tree).map_err(|error| error.to_string())?;
     let policy = Policy::from_pst(rule.into()).map_err(|error| error.to_string())?;
     Ok(Policy::from(policy.as_ref().clone()))

@@ -6,6 +6,7 @@
 mod host;
 mod literal;
 mod path;
+mod tool;
 
 use cedar_policy::{
     ActionConstraint, ResourceConstraint,
@@ -14,17 +15,18 @@ use cedar_policy::{
 
 use crate::{
     load::{Rule, Sources},
-    model::Model,
     problem::Problem,
+    vocabulary::Vocabulary,
 };
 
 /// Adds what is wrong with `rule` to `problems`.
-pub(crate) fn check(model: &Model, sources: Sources<'_>, rule: &Rule, problems: &mut Vec<Problem>) {
+pub(crate) fn check(vocabulary: &Vocabulary, sources: Sources<'_>, rule: &Rule, problems: &mut Vec<Problem>) {
     let mut findings = Vec::new();
     for uid in rule.policy.entity_literals() {
         let kind = uid.type_name().to_string();
         let id: &str = uid.id().unescaped();
-        if let Err(help) = host::entity(&kind, id) {
+        let known = host::entity(&kind, id).and_then(|()| tool::entity(&vocabulary.pins, &kind, id));
+        if let Err(help) = known {
             findings.push(Finding {
                 message: format!("`{kind}::\"{id}\"` can't match anything"),
                 help,
@@ -32,12 +34,14 @@ pub(crate) fn check(model: &Model, sources: Sources<'_>, rule: &Rule, problems: 
             });
         }
     }
-    findings.extend(scope(model, rule));
+    findings.extend(scope(vocabulary, rule));
+    findings.extend(tool::scope(rule));
     for clause in rule.tree.clauses() {
         let (Clause::When(condition) | Clause::Unless(condition)) = clause;
         walk(condition, &mut |part| {
             findings.extend(literal::check(part));
-            findings.extend(path::check(model, rule, part));
+            findings.extend(path::check(vocabulary, rule, part));
+            findings.extend(tool::flat(vocabulary, rule, part));
         });
     }
     problems.extend(findings.into_iter().map(|finding| finding.problem(sources, rule)));
@@ -58,10 +62,10 @@ impl Finding {
 }
 
 /// `==` with something that only has members never matches.
-fn scope(model: &Model, rule: &Rule) -> Vec<Finding> {
+fn scope(vocabulary: &Vocabulary, rule: &Rule) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let ActionConstraint::Eq(action) = rule.policy.action_constraint()
-        && model.schema.action_groups().any(|group| *group == action)
+        && vocabulary.schema.action_groups().any(|group| *group == action)
     {
         findings.push(Finding {
             message: format!("`action == {action}` never matches: it is a group of actions"),

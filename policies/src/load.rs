@@ -1,7 +1,10 @@
 //! From texts to rules: bounds → parse → identify → validate → lint. Every problem found is reported, and one
 //! is enough to refuse the whole set.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use cedar_policy::{
     Effect, Policy, PolicyId, PolicySet, ValidationMode, ValidationWarning, Validator,
@@ -13,7 +16,10 @@ use strait_contract::message::PolicyFile;
 use crate::{
     bounds, lint,
     model::{Model, annotation},
+    names::is_tool,
+    pins::{Pin, Pins},
     problem::{Problem, Refused},
+    vocabulary::Vocabulary,
 };
 
 /// What an annotation may be called. Cedar itself takes any word, so that a misspelt `@approval` would be a plain
@@ -69,22 +75,49 @@ impl Sources<'_> {
     }
 }
 
-/// The rules of `files`, or everything that is wrong with them.
-pub(crate) fn load(model: &Model, files: &[PolicyFile]) -> Result<Vec<Rule>, Refused> {
+/// What was loaded.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// What the rules speak of.
+    pub(crate) vocabulary: Arc<Vocabulary>,
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// The rules and pinned tools of `files`, or everything that is wrong with them.
+pub(crate) fn load(model: &Model, files: &[PolicyFile]) -> Result<Loaded, Refused> {
     let sources = Sources(files);
     let mut problems = Vec::new();
     let mut rules: Vec<Rule> = Vec::new();
+    let mut pins: Vec<Pin> = Vec::new();
     for (number, file) in files.iter().enumerate() {
+        if is_pin(file) {
+            match Pin::parse(file) {
+                Ok(pin) => pins.push(pin),
+                Err(refused) => problems.extend(refused.problems),
+            }
+            continue;
+        }
         match parse(sources, number, file) {
             Ok(parsed) => rules.extend(parsed),
             Err(found) => problems.extend(found),
         }
     }
     duplicates(sources, &rules, &mut problems);
-    if problems.is_empty() {
-        validate(model, sources, &rules, &mut problems);
+    if !problems.is_empty() {
+        return Err(Refused::new(problems));
     }
-    if problems.is_empty() { Ok(rules) } else { Err(Refused::new(problems)) }
+    let vocabulary = Vocabulary::of(model, pins)?;
+    validate(&vocabulary, sources, &rules, &mut problems);
+    if problems.is_empty() { Ok(Loaded { vocabulary, rules }) } else { Err(Refused::new(problems)) }
+}
+
+/// Whether a file of a set is a pinned tool list ([`Pin`]) and not a policy.
+pub fn is_pin(file: &PolicyFile) -> bool {
+    is_pin_name(&file.name)
+}
+
+pub(crate) fn is_pin_name(name: &str) -> bool {
+    name.ends_with(".json")
 }
 
 fn parse(sources: Sources<'_>, number: usize, file: &PolicyFile) -> Result<Vec<Rule>, Vec<Problem>> {
@@ -227,19 +260,22 @@ fn duplicates(sources: Sources<'_>, rules: &[Rule], problems: &mut Vec<Problem>)
 
 /// Strict validation and lints. A warning refuses too: rules that can never match and look-alike letters are only warnings
 /// to Cedar.
-fn validate(model: &Model, sources: Sources<'_>, rules: &[Rule], problems: &mut Vec<Problem>) {
+fn validate(vocabulary: &Vocabulary, sources: Sources<'_>, rules: &[Rule], problems: &mut Vec<Problem>) {
     let places: BTreeMap<&str, &Place> = rules.iter().map(|rule| (rule.id.as_str(), &rule.place)).collect();
     let set = match PolicySet::from_policies(rules.iter().map(|rule| rule.policy.clone())) {
         Ok(set) => set,
         Err(error) => return problems.push(Problem::file("", error.to_string())),
     };
-    let result =
-        Validator::new(model.schema.clone()).validate_with_level(&set, ValidationMode::Strict, DEREFERENCES);
+    let result = Validator::new(vocabulary.schema.clone()).validate_with_level(
+        &set,
+        ValidationMode::Strict,
+        DEREFERENCES,
+    );
     let mut add = |id: &PolicyId, finding: &dyn Diagnostic| {
         let id: &str = id.as_ref();
         let file = places.get(id).and_then(|place| sources.0.get(place.file));
         problems.push(match file {
-            Some(file) => diagnostic(file, finding, "").rule(id),
+            Some(file) => unpinned(&vocabulary.pins, diagnostic(file, finding, "")).rule(id),
             None => Problem::file("", finding.to_string()).rule(id),
         });
     };
@@ -260,7 +296,7 @@ fn validate(model: &Model, sources: Sources<'_>, rules: &[Rule], problems: &mut 
         }
     }
     for rule in rules {
-        lint::check(model, sources, rule, problems);
+        lint::check(vocabulary, sources, rule, problems);
     }
     // Why a rule never matches is mostly told by another problem of it.
     for (id, help) in never {
@@ -300,6 +336,21 @@ fn expected(help: &str) -> String {
     match missing {
         Some(token) if tokens.matches('`').count() > 8 => format!("is a {token} missing before it?"),
         _ => help.to_owned(),
+    }
+}
+
+/// A tool's action exists only if the tool is pinned, which Cedar can't know.
+fn unpinned(pins: &Pins, problem: Problem) -> Problem {
+    let action = problem.message.strip_prefix("unrecognized action `Action::\"");
+    match action.and_then(|rest| rest.split_once('/')) {
+        Some((server, _)) if is_tool(server) && pins.server(server).is_none() => {
+            let help = format!(
+                "the tools of `{server}` aren't pinned (`strait tool pin {server}`); until then their action is \
+                 `Action::\"tools/call/unpinned\"`"
+            );
+            problem.help(help)
+        }
+        _ => problem,
     }
 }
 

@@ -8,9 +8,8 @@ use std::{cell::RefCell, collections::HashMap, net::IpAddr};
 
 use crate::{
     caller::Caller,
-    model::Action,
     names::Lineage,
-    question::{Question, Verdict},
+    question::{Ask, Question, ToolAsk, Verdict},
     reads::Reads,
     request::{Value, attributes},
 };
@@ -103,11 +102,21 @@ fn write_key(
     lineage: &Lineage,
     reads: Reads,
 ) -> Result<(), TooLong> {
-    key.push(match Action::of(&question.ask) {
-        Action::Http => 0,
-        Action::Connect => 1,
-        Action::Dns => 2,
-    });
+    match &question.ask {
+        Ask::Http(_) => key.push(0),
+        Ask::Connect { .. } => key.push(1),
+        Ask::Dns { .. } => key.push(2),
+        // Rules may ask for the action and for the resource's own attributes without naming either.
+        Ask::Tool(ToolAsk { server, tool, .. }) => {
+            key.push(3);
+            write_text(key, server);
+            write_text(key, tool);
+        }
+        Ask::McpMethod { server, .. } => {
+            key.push(4);
+            write_text(key, server);
+        }
+    }
     key.extend_from_slice(&caller.serial.to_ne_bytes());
     key.extend_from_slice(&reads.bits().to_ne_bytes());
     write_length(key, lineage.nodes.len());
@@ -138,6 +147,8 @@ fn write_value(key: &mut Vec<u8>, value: Value<'_>) {
                 write_text(key, value);
             }
         }
+        // What is flat or typed of them follows from their text and, for one set, from the tool.
+        Value::Flat(arguments) | Value::Typed(arguments) => write_text(key, &arguments.json().to_string()),
         Value::Process(process) => {
             write_text(key, &process.comm);
             key.extend_from_slice(&process.uid.to_ne_bytes());

@@ -14,7 +14,7 @@ use cedar_policy::{EntityId, EntityTypeName, EntityUid};
 use crate::{
     load::Rule,
     model::Model,
-    question::{Ask, HttpAsk},
+    question::{Ask, HttpAsk, ToolAsk},
 };
 
 /// A named entity, by number.
@@ -131,6 +131,11 @@ impl Names {
                 self.domains(name, &mut nodes);
                 nodes.extend(self.find("Name", name));
             }
+            Ask::Tool(ToolAsk { server, tool, .. }) => {
+                nodes.extend(self.find("Tool", server));
+                nodes.extend(self.find("Tool", &tool_id(server, tool)));
+            }
+            Ask::McpMethod { server, .. } => nodes.extend(self.find("Tool", server)),
         }
         Lineage { nodes }
     }
@@ -183,6 +188,8 @@ pub(crate) fn resource(model: &Model, ask: &Ask<'_>) -> EntityUid {
             uid(&model.types.endpoint, &Place::of(*host, *address).endpoint(*port))
         }
         Ask::Dns { name, .. } => uid(&model.types.name, name),
+        Ask::Tool(ToolAsk { server, tool, .. }) => uid(&model.types.tool, &tool_id(server, tool)),
+        Ask::McpMethod { server, .. } => uid(&model.types.tool, server),
     }
 }
 
@@ -212,6 +219,11 @@ impl<'a> Place<'a> {
     fn endpoint(&self, port: u16) -> String {
         format!("{}:{port}", self.bracketed())
     }
+}
+
+/// Id of one tool of a server. A server's name has no `/`, so no two tools share an id.
+pub(crate) fn tool_id(server: &str, tool: &str) -> String {
+    format!("{server}/{tool}")
 }
 
 fn url(http: &HttpAsk<'_>) -> String {

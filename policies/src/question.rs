@@ -8,7 +8,7 @@ use strait_contract::{
     run::{Process, RunInfo},
 };
 
-use crate::url::Target;
+use crate::{arguments::Arguments, url::Target};
 
 /// One call to decide.
 #[derive(Clone, Debug)]
@@ -45,6 +45,29 @@ pub enum Ask<'a> {
         /// Record type: `TXT`, `SRV`…
         record_type: &'a str,
     },
+    /// A tool of an MCP server: `Action::"<server>/<tool>"` if it is pinned, else `Action::"tools/call/unpinned"`, on
+    /// `Tool::"<server>/<tool>"`.
+    Tool(ToolAsk<'a>),
+    /// `Action::"mcp/method"` on `Tool::"<server>"`: another method of an MCP server that its config opts into.
+    McpMethod {
+        /// As the config names it.
+        server: &'a str,
+        /// `resources/read`, `prompts/get`…
+        method: &'a str,
+        /// Its `params`.
+        arguments: &'a Arguments,
+    },
+}
+
+/// A call of a tool. What is judged is what is sent: [`Arguments::json`].
+#[derive(Clone, Debug)]
+pub struct ToolAsk<'a> {
+    /// As the config names it.
+    pub server: &'a str,
+    /// As the server names it.
+    pub tool: &'a str,
+    /// `params.arguments`.
+    pub arguments: &'a Arguments,
 }
 
 /// An HTTP request. The URL is the canonical one that is also sent.

@@ -3,7 +3,11 @@
 //!
 //! INVARIANT: anything that isn't understood exactly counts as reading everything.
 
+mod paths;
+
 use cedar_policy::pst::{Clause, Expr, ResourceConstraint, Template, Var};
+
+pub(crate) use self::paths::{Path, argument_paths, touches};
 
 /// A set of attributes of `context`, and the resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +46,8 @@ attributes! {
     15 PROCESS_DIGEST = "process.digest",
     // The resource and what it is in, where the index doesn't answer that already.
     16 RESOURCE = "(resource)",
+    17 FLAT = "flat",
+    18 ARGUMENTS = "arguments",
 }
 
 impl Reads {
@@ -64,6 +70,16 @@ impl Reads {
         Self(self.0 | other.0)
     }
 
+    /// Whether nothing but the resource (and who asks) is read.
+    pub(crate) fn is_only_resource(self) -> bool {
+        Self::RESOURCE.contains(self)
+    }
+
+    /// What `condition` can read.
+    pub(crate) fn of_condition(condition: &Expr) -> Self {
+        condition.reduce(&|part| Self::part(part), &Self::with, Self::default())
+    }
+
     /// What `rule` can read.
     pub(crate) fn of(rule: &Template) -> Self {
         let scope = match rule.resource {
@@ -72,9 +88,7 @@ impl Reads {
             _ => Self::RESOURCE,
         };
         rule.clauses().iter().fold(scope, |reads, clause| match clause {
-            Clause::When(condition) | Clause::Unless(condition) => {
-                reads.with(condition.reduce(&|part| Self::part(part), &Self::with, Self::default()))
-            }
+            Clause::When(condition) | Clause::Unless(condition) => reads.with(Self::of_condition(condition)),
         })
     }
 

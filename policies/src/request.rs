@@ -13,21 +13,29 @@ use jiff::{Timestamp, tz::TimeZone};
 use strait_contract::run::Process;
 
 use crate::{
+    arguments::Arguments,
     caller::Caller,
-    model::{Action, Model},
+    model::{Act, Model},
     names::{self, Lineage, Names, is_tool},
-    question::{Ask, HttpAsk, Question},
+    pins::{Mismatch, Reading, Typed},
+    question::{Ask, HttpAsk, Question, ToolAsk},
     reads::Reads,
 };
 
-/// The question can't be put to Cedar. A fault inside Strait; the call is refused.
+/// The question can't be put to Cedar; the call is refused.
 #[derive(Debug, thiserror::Error)]
-#[error("the call can't be put as a policy question: {0}")]
-pub(crate) struct BadQuestion(String);
+pub(crate) enum BadQuestion {
+    /// A fault inside Strait.
+    #[error("the call can't be put as a policy question: {0}")]
+    Fault(String),
+    /// Of who calls.
+    #[error("the arguments don't fit the tool's pinned schema: {0}")]
+    Arguments(#[from] Mismatch),
+}
 
 impl BadQuestion {
     pub(crate) fn from(error: impl std::fmt::Display) -> Self {
-        Self(error.to_string())
+        Self::Fault(error.to_string())
     }
 }
 
@@ -51,10 +59,13 @@ pub(crate) fn canonical(ask: &Ask<'_>) -> Result<(), BadQuestion> {
         Ask::Connect { host: Some(host), .. } if odd_name(host) => Some(("host", *host)),
         Ask::Dns { name, .. } if odd_name(name) => Some(("name", *name)),
         Ask::Dns { record_type, .. } if lower(record_type) => Some(("record type", *record_type)),
+        Ask::Tool(ToolAsk { server, .. }) | Ask::McpMethod { server, .. } if !is_tool(server) => {
+            Some(("tool", *server))
+        }
         _ => None,
     };
     match odd {
-        Some((what, text)) => Err(BadQuestion(format!("{what} `{text}` is not in canonical form"))),
+        Some((what, text)) => Err(BadQuestion::Fault(format!("{what} `{text}` is not in canonical form"))),
         None => Ok(()),
     }
 }
@@ -64,6 +75,16 @@ pub(crate) fn canonical(ask: &Ask<'_>) -> Result<(), BadQuestion> {
 pub(crate) struct Asked {
     pub(crate) request: Request,
     pub(crate) entities: Rc<Entities>,
+}
+
+/// What a question is about, worked out once.
+#[derive(Debug)]
+pub(crate) struct Subject<'a> {
+    pub(crate) act: Act<'a>,
+    /// What the resource is and belongs to.
+    pub(crate) lineage: Lineage,
+    /// The arguments of a pinned tool.
+    pub(crate) arguments: Option<Reading<'a>>,
 }
 
 /// Builds requests; keeps the time of the current second.
@@ -87,43 +108,55 @@ impl Builder {
         model: &Model,
         names: &Names,
         question: &Question<'_>,
-        lineage: &Lineage,
+        subject: &Subject<'_>,
         reads: Reads,
     ) -> Result<Asked, BadQuestion> {
-        let action = Action::of(&question.ask);
-        let context = self.context(model, question, reads)?;
+        let act = subject.act;
+        let context = self.context(model, question, subject, reads)?;
         let caller = Caller::of(model, question.run)?;
-        let mut entities = caller.base(model, action)?;
+        let mut entities = caller.base(model, act)?;
         let mut more = Vec::new();
         let uid = if reads.contains(Reads::RESOURCE) {
             let uid = names::resource(model, &question.ask);
-            let parents = lineage.nodes.iter().filter_map(|node| names.uid(*node));
+            let parents = subject.lineage.nodes.iter().filter_map(|node| names.uid(*node));
             let parents = parents.filter(|parent| **parent != uid).cloned().collect();
-            more.push(Entity::new_no_attrs(uid.clone(), parents));
+            let attributes = resource_attributes(&question.ask, act);
+            more.push(Entity::new(uid.clone(), attributes, parents).map_err(BadQuestion::from)?);
             uid
         } else {
             // No rule can tell it from any other of its type.
-            model.actions.get(action).any_resource.clone()
+            act.any_resource(model).clone()
         };
-        if let Ask::Http(http) = &question.ask
-            && reads.contains(Reads::QUERY)
-        {
-            more.push(query(model, http)?);
+        match &question.ask {
+            Ask::Http(http) if reads.contains(Reads::QUERY) => more.push(query(model, http)?),
+            Ask::Tool(ToolAsk { arguments, .. }) | Ask::McpMethod { arguments, .. }
+                if reads.contains(Reads::FLAT) =>
+            {
+                more.push(flat(model, arguments)?);
+            }
+            _ => {}
         }
         if !more.is_empty() {
             entities = Rc::new((*entities).clone().add_entities(more, None).map_err(BadQuestion::from)?);
         }
-        let action = model.actions.get(action).uid.clone();
-        let request =
-            Request::new(caller.uid.clone(), action, uid, context, None).map_err(BadQuestion::from)?;
+        let (action, _) = act.entity(model).ok_or_else(|| BadQuestion::from("its tool has no action"))?;
+        let request = Request::new(caller.uid.clone(), action.clone(), uid, context, None)
+            .map_err(BadQuestion::from)?;
         Ok(Asked { request, entities })
     }
 
-    fn context(&self, model: &Model, question: &Question<'_>, reads: Reads) -> Result<Context, BadQuestion> {
+    fn context(
+        &self,
+        model: &Model,
+        question: &Question<'_>,
+        subject: &Subject<'_>,
+        reads: Reads,
+    ) -> Result<Context, BadQuestion> {
         let mut pairs: Vec<Pair> = Vec::with_capacity(8);
         attributes(question, reads, |name, value| {
-            pairs.push((name.to_owned(), value.expression(model)?));
-            Ok(())
+            let typed = subject.arguments.as_ref().map(|reading| &reading.record);
+            pairs.extend(value.expression(model, typed)?.map(|value| (name.to_owned(), value)));
+            Ok::<(), BadQuestion>(())
         })?;
         if reads.contains(Reads::TIME) {
             let time = self.time(question.now_ms)?;
@@ -169,6 +202,10 @@ pub(crate) enum Value<'a> {
     Number(u64),
     Address(IpAddr),
     Query(&'a [(String, String)]),
+    /// Every argument by its path.
+    Flat(&'a Arguments),
+    /// The arguments as the tool's pin types them.
+    Typed(&'a Arguments),
     Process(&'a Process),
 }
 
@@ -204,20 +241,35 @@ pub(crate) fn attributes<'a, E>(
             give(Reads::ADDRESS, "address", address.map(Value::Address))?;
         }
         Ask::Dns { record_type, .. } => give(Reads::RECORD_TYPE, "recordType", text(record_type))?,
+        Ask::Tool(ToolAsk { arguments, .. }) => {
+            give(Reads::FLAT, "flat", Some(Value::Flat(arguments)))?;
+            give(Reads::ARGUMENTS, "arguments", Some(Value::Typed(arguments)))?;
+        }
+        Ask::McpMethod { method, arguments, .. } => {
+            give(Reads::METHOD, "method", text(method))?;
+            give(Reads::FLAT, "flat", Some(Value::Flat(arguments)))?;
+        }
     }
     give(Reads::PROCESS, "process", question.process.map(Value::Process))
 }
 
 impl Value<'_> {
-    fn expression(self, model: &Model) -> Result<RestrictedExpression, BadQuestion> {
-        Ok(match self {
+    /// `None` if the action doesn't have it.
+    fn expression(
+        self,
+        model: &Model,
+        typed: Option<&Typed<'_>>,
+    ) -> Result<Option<RestrictedExpression>, BadQuestion> {
+        Ok(Some(match self {
             Self::Text(text) => RestrictedExpression::new_string(text.to_owned()),
             Self::Number(number) => long(number),
             // Cedar refuses `::ffff:10.0.0.1`, and a range of v4 addresses wouldn't hold it.
             Self::Address(address) => RestrictedExpression::new_ip(address.to_canonical().to_string()),
             Self::Query(_) => RestrictedExpression::new_entity_uid(model.query.clone()),
+            Self::Flat(_) => RestrictedExpression::new_entity_uid(model.flat.clone()),
+            Self::Typed(_) => return typed.map(Typed::expression).transpose().map_err(BadQuestion::from),
             Self::Process(process) => process_record(process)?,
-        })
+        }))
     }
 }
 
@@ -246,4 +298,28 @@ fn query(model: &Model, http: &HttpAsk<'_>) -> Result<Entity, BadQuestion> {
     let tags =
         values.into_iter().map(|(key, values)| (key.to_owned(), RestrictedExpression::new_set(values)));
     Entity::new_with_tags(model.query.clone(), [], [], tags).map_err(BadQuestion::from)
+}
+
+/// `Values::"flat"`: each path with all its values.
+fn flat(model: &Model, arguments: &Arguments) -> Result<Entity, BadQuestion> {
+    let tags = arguments.flat().into_iter().map(|(path, values)| {
+        (path, RestrictedExpression::new_set(values.into_iter().map(RestrictedExpression::new_string)))
+    });
+    Entity::new_with_tags(model.flat.clone(), [], [], tags).map_err(BadQuestion::from)
+}
+
+/// What rules may ask of the resource itself. A server's own word that a tool only reads counts if it is pinned.
+fn resource_attributes(ask: &Ask<'_>, act: Act<'_>) -> HashMap<String, RestrictedExpression> {
+    let name = match ask {
+        Ask::Tool(ToolAsk { tool, .. }) => tool,
+        Ask::McpMethod { server, .. } => server,
+        Ask::Http(_) | Ask::Connect { .. } | Ask::Dns { .. } => return HashMap::new(),
+    };
+    let mut attributes = HashMap::from([text("name", name)]);
+    if let Act::Pinned(tool) = act
+        && let Some(read_only) = tool.read_only()
+    {
+        attributes.insert("readOnly".to_owned(), RestrictedExpression::new_bool(read_only));
+    }
+    attributes
 }

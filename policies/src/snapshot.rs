@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use cedar_policy::{AuthorizationError, Authorizer, Decision, Policy, Response};
@@ -16,12 +19,13 @@ use crate::{
     index::{Bucket, Index},
     inspected::{self, PathRule},
     load, memo,
-    model::{Action, Model, annotation},
-    names::{Lineage, Names},
+    model::{Act, Model, annotation},
+    names::Names,
+    pins::Pins,
     problem::{Problem, Refused},
-    question::{Question, Verdict},
-    reads::Reads,
-    request::{self, BadQuestion, Builder},
+    question::{Ask, Question, ToolAsk, Verdict},
+    reads::{Reads, touches},
+    request::{self, BadQuestion, Builder, Subject},
 };
 
 /// Numbers of sets; 0 is none's.
@@ -33,7 +37,8 @@ pub struct Snapshot {
     pub(crate) names: Names,
     pub(crate) index: Index,
     pub(crate) builder: Builder,
-    authorizer: Authorizer,
+    pub(crate) authorizer: Authorizer,
+    pins: Arc<Pins>,
     digest: String,
     rules: usize,
     path_rules: Vec<PathRule>,
@@ -63,16 +68,17 @@ impl Snapshot {
         on_large_stack(|| {
             let model = Model::get()
                 .map_err(|error| Refused::from(Problem::file("strait.cedarschema", error.to_string())))?;
-            let rules = load::load(model, files)?;
+            let load::Loaded { vocabulary, rules } = load::load(model, files)?;
             let names = Names::of(&rules);
-            let index = Index::of(model, &names, &rules)
+            let index = Index::of(model, &vocabulary, &names, &rules)
                 .map_err(|error| Refused::from(Problem::file("", error.to_string()).rule(&error.rule)))?;
-            let digest = digest::of(&rules);
+            let digest = digest::of(&rules, &vocabulary.pins);
             Ok(Self {
                 names,
                 index,
                 builder: Builder::new(zone),
                 authorizer: Authorizer::new(),
+                pins: Arc::clone(&vocabulary.pins),
                 digest,
                 rules: rules.len(),
                 path_rules: inspected::path_rules(model, &rules),
@@ -90,7 +96,8 @@ impl Snapshot {
             index: Index::default(),
             builder: Builder::new(TimeZone::UTC),
             authorizer: Authorizer::new(),
-            digest: digest::of(&[]),
+            pins: Arc::default(),
+            digest: digest::of(&[], &Pins::default()),
             rules: 0,
             path_rules: Vec::new(),
             timeouts: BTreeMap::new(),
@@ -127,6 +134,17 @@ impl Snapshot {
         rules.iter().filter_map(|rule| self.timeouts.get(rule)).min().copied()
     }
 
+    /// Names of the tools that rules name, as the config has them, to check against it: `github` for both
+    /// `Tool::"github"` and `Tool::"github/get_me"`.
+    pub fn named_tools(&self) -> impl Iterator<Item = &str> {
+        self.names.of_type("Tool").map(|id| id.split_once('/').map_or(id, |(server, _)| server))
+    }
+
+    /// The tools that are pinned.
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
     /// The number this set was compiled under.
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -136,7 +154,9 @@ impl Snapshot {
     /// filled in before [`Self::decide`], which refuses otherwise.
     pub fn reads_process(&self, question: &Question<'_>) -> bool {
         let lineage = self.names.lineage(&question.ask);
-        self.buckets(question, &lineage).iter().any(|bucket| !bucket.process.is_empty())
+        let act = Act::of(&self.pins, &question.ask);
+        let buckets = self.index.buckets(act, question.run.agent.as_str(), &lineage);
+        buckets.iter().any(|bucket| !bucket.process.is_empty())
     }
 
     /// Decides. A forbid that matches wins and is named; else any rule that could not be evaluated refuses; else a
@@ -155,7 +175,7 @@ impl Snapshot {
         }
         let caller = Caller::of(Model::get().map_err(BadQuestion::from)?, question.run)?;
         let anew = || verdict(self.tally(question, &slice));
-        Ok(memo::remembered(self.serial, &caller, question, &slice.lineage, slice.reads, anew))
+        Ok(memo::remembered(self.serial, &caller, question, &slice.subject.lineage, slice.reads, anew))
     }
 
     /// [`Self::decide`] with nothing remembered, neither before nor after.
@@ -164,12 +184,20 @@ impl Snapshot {
     }
 
     /// The rules that can concern `question`.
-    fn slice(&self, question: &Question<'_>) -> Result<Slice<'_>, BadQuestion> {
+    pub(crate) fn slice<'a>(&'a self, question: &'a Question<'_>) -> Result<Slice<'a>, BadQuestion> {
         request::canonical(&question.ask)?;
         let lineage = self.names.lineage(&question.ask);
-        let buckets = self.buckets(question, &lineage);
+        let act = Act::of(&self.pins, &question.ask);
+        let buckets = self.index.buckets(act, question.run.agent.as_str(), &lineage);
+        let arguments = match (act, &question.ask) {
+            // What no rule concerns is refused for that, whatever its arguments.
+            (Act::Pinned(pinned), Ask::Tool(ToolAsk { arguments, .. })) if !buckets.is_empty() => {
+                Some(pinned.shape.read(arguments).map_err(BadQuestion::Arguments)?)
+            }
+            _ => None,
+        };
         let reads = buckets.iter().fold(Reads::default(), |reads, bucket| reads.with(bucket.reads));
-        Ok(Slice { lineage, buckets, reads })
+        Ok(Slice { subject: Subject { act, lineage, arguments }, buckets, reads })
     }
 
     /// What those rules say.
@@ -179,16 +207,15 @@ impl Snapshot {
             return Ok(tally);
         }
         let model = Model::get().map_err(BadQuestion::from)?;
-        let asked = self.builder.build(model, &self.names, question, &slice.lineage, slice.reads)?;
+        let asked = self.builder.build(model, &self.names, question, &slice.subject, slice.reads)?;
         for bucket in &slice.buckets {
             let answer = self.authorizer.is_authorized(&asked.request, &bucket.rules, &asked.entities);
             tally.count(&answer, bucket, question.process);
+            if let Some(reading) = &slice.subject.arguments {
+                tally.errors.extend(reading.inexact.iter().filter_map(|inexact| unseen(bucket, inexact)));
+            }
         }
         Ok(tally)
-    }
-
-    pub(crate) fn buckets(&self, question: &Question<'_>, lineage: &Lineage) -> Vec<&Bucket> {
-        self.index.buckets(Action::of(&question.ask), question.run.agent.as_str(), lineage)
     }
 }
 
@@ -197,11 +224,21 @@ fn timeout(rule: &load::Rule) -> Option<(String, u64)> {
 }
 
 /// The rules that can concern a call.
-struct Slice<'a> {
-    lineage: Lineage,
-    buckets: Vec<&'a Bucket>,
+#[derive(Debug)]
+pub(crate) struct Slice<'a> {
+    pub(crate) subject: Subject<'a>,
+    pub(crate) buckets: Vec<&'a Bucket>,
     /// What any of them reads.
-    reads: Reads,
+    pub(crate) reads: Reads,
+}
+
+/// The rule that reads a number that it wasn't given. Left out silently, it would make a forbid weaker.
+fn unseen(bucket: &Bucket, (path, number): &(Vec<String>, String)) -> Option<(String, String)> {
+    let reads = |paths: &[Vec<String>]| paths.iter().any(|read| touches(read, path));
+    let (rule, _) = bucket.arguments.iter().find(|(_, paths)| reads(paths))?;
+    let path = path.join(".");
+    let why = format!("it reads the argument `{path}`, and no decimal of four places is exactly {number}");
+    Some((rule.clone(), why))
 }
 
 /// What the buckets said, joined. Errors count wherever they are; forbids count wherever they are; permits count

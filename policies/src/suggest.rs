@@ -2,11 +2,12 @@
 
 use crate::{
     names::endpoint_id,
-    question::{Ask, HttpAsk, Question},
+    question::{Ask, HttpAsk, Question, ToolAsk},
 };
 
 /// A rule that permits this call for its agent and as little more as a rule can say: for HTTP that method on that
-/// path of that host and port with any query (by that tool, if it is one's), for a stream that host and port, for DNS that name and record type.
+/// path of that host and port with any query (by that tool, if it is one's), for a tool of an MCP server that tool with
+/// any arguments, for a stream that host and port, for DNS that name and record type.
 ///
 /// The text compiles; what a run wrote stands in it only inside of string literals.
 pub fn suggest(question: &Question<'_>) -> String {
@@ -43,6 +44,18 @@ pub fn suggest(question: &Question<'_>) -> String {
             let condition = format!("context.recordType == {}", literal(record_type));
             rule(name, &agent, "dns", &format!("resource == Name::{}", literal(name)), &condition)
         }
+        // By the tool's name and not by `Tool::"server/tool"`, which has to be pinned if others of the server are.
+        Ask::Tool(ToolAsk { server, tool, .. }) => {
+            let about = format!("{server}-{tool}");
+            let resource = format!("resource in Tool::{}", literal(server));
+            let condition = format!("resource.name == {}", literal(tool));
+            named_rule(&about, &agent, "in Action::\"tools/call\"", &resource, &condition)
+        }
+        Ask::McpMethod { server, method, .. } => {
+            let about = format!("{server}-{method}");
+            let resource = format!("resource in Tool::{}", literal(server));
+            rule(&about, &agent, "mcp/method", &resource, &format!("context.method == {}", literal(method)))
+        }
     }
 }
 
@@ -53,11 +66,15 @@ impl HttpAsk<'_> {
 }
 
 fn rule(about: &str, agent: &str, action: &str, resource: &str, condition: &str) -> String {
+    named_rule(about, agent, &format!("== Action::\"{action}\""), resource, condition)
+}
+
+fn named_rule(about: &str, agent: &str, action: &str, resource: &str, condition: &str) -> String {
     let words = about.split(|char: char| !char.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let name: String = words.collect::<Vec<_>>().join("-").chars().take(60).collect();
     let condition = if condition.is_empty() { String::new() } else { format!("\nwhen {{ {condition} }}") };
     format!(
-        "@id(\"allow-{name}\")\npermit (principal in Agent::{agent}, action == Action::\"{action}\", {resource}){condition};"
+        "@id(\"allow-{name}\")\npermit (principal in Agent::{agent}, action {action}, {resource}){condition};"
     )
 }
 
@@ -83,7 +100,7 @@ mod tests {
     use super::*;
     use crate::{
         Verdict,
-        fixture::{compile, get, question, run},
+        fixture::{arguments, compile, compile_pinned, get, question, run},
     };
 
     fn check(ask: Ask<'_>, other: Ask<'_>) {
@@ -119,6 +136,26 @@ mod tests {
         check(call.clone(), ask(Some("other"), "ok.test", "/a"));
         check(call.clone(), ask(Some("github"), "no.test", "/a"));
         check(call, ask(Some("github"), "ok.test", "/b"));
+    }
+
+    #[test]
+    fn a_rule_suggested_for_a_tool_of_a_server_permits_it_pinned_or_not_and_no_other() {
+        let (none, pay) = (arguments("{}"), arguments("{\"amount\":1}"));
+        let coder = run("coder");
+        let tool = |server, tool, arguments| Ask::Tool(ToolAsk { server, tool, arguments });
+        let method = |method| Ask::McpMethod { server: "bank", method, arguments: &none };
+        for (ask, other) in [
+            (tool("bank", "pay", &pay), tool("bank", "new", &none)),
+            (tool("bank", "new", &none), tool("bank", "pay", &pay)),
+            (tool("slack", "send \"it\"", &none), tool("bank", "send \"it\"", &none)),
+            (method("resources/read"), method("resources/list")),
+        ] {
+            let rule = suggest(&question(&coder, ask.clone()));
+            let snapshot = compile_pinned(&rule);
+            let verdict = snapshot.decide(&question(&coder, ask));
+            assert!(matches!(verdict, Verdict::Permit { .. }), "{rule}: {verdict}");
+            assert!(snapshot.decide(&question(&coder, other)).is_unpermitted(), "{rule}");
+        }
     }
 
     proptest! {

@@ -9,7 +9,9 @@ use std::{
 
 use serde::Deserialize;
 use strait_contract::run::{Process, RunInfo};
-use strait_policies::{Ask, HttpAsk, PolicyFile, Question, Snapshot, Verdict, read_dir, url::Target};
+use strait_policies::{
+    Arguments, Ask, HttpAsk, PolicyFile, Question, Snapshot, ToolAsk, Verdict, read_dir, url::Target,
+};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -24,6 +26,7 @@ struct Case {
     content_type: Option<String>,
     exe: Option<String>,
     at: Option<String>,
+    arguments: Option<serde_json::Value>,
 }
 
 fn coder() -> String {
@@ -34,7 +37,7 @@ fn dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+fn files_of(folder: &str, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir(folder)).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<_> =
         entries.filter(|path| path.extension().is_some_and(|end| end == extension)).collect();
@@ -49,8 +52,15 @@ fn policy(path: &Path) -> PolicyFile {
     PolicyFile { name: name.to_owned(), guardrail, text: fs::read_to_string(path).unwrap() }
 }
 
+/// The tools that policies of the cases may speak of.
+fn with_pins(files: &[PolicyFile]) -> Vec<PolicyFile> {
+    let pins = files_of("cases/tools", "json").into_iter().map(|path| policy(&path));
+    pins.chain(files.iter().cloned()).collect()
+}
+
 fn compile(files: &[PolicyFile]) -> Snapshot {
-    Snapshot::compile_in(files, 1, jiff::tz::TimeZone::UTC).unwrap_or_else(|refused| panic!("{refused}"))
+    Snapshot::compile_in(&with_pins(files), 1, jiff::tz::TimeZone::UTC)
+        .unwrap_or_else(|refused| panic!("{refused}"))
 }
 
 impl Case {
@@ -94,6 +104,12 @@ impl Case {
                 let host = address.is_none().then_some(host);
                 decide(Ask::Connect { host, address, port: port.parse().unwrap() })
             }
+            ["tool", tool] => {
+                let (server, tool) = tool.split_once('/').unwrap();
+                let arguments = self.arguments.clone().unwrap_or(serde_json::json!({}));
+                let arguments = &Arguments::parse(arguments.to_string().as_bytes()).unwrap();
+                decide(Ask::Tool(ToolAsk { server, tool, arguments }))
+            }
             ["dns", record_type, name] => decide(Ask::Dns { name, record_type }),
             _ => panic!("`{}` is not a call", self.call),
         }
@@ -132,7 +148,7 @@ fn check_calls(snapshot: &Snapshot, source: &Path) {
 
 #[test]
 fn good_policies_decide_as_their_calls_say() {
-    for path in files("cases/good", "cedar") {
+    for path in files_of("cases/good", "cedar") {
         let snapshot = compile(&[policy(&path)]);
         check_calls(&snapshot, &path.with_extension("json"));
     }
@@ -142,9 +158,9 @@ fn good_policies_decide_as_their_calls_say() {
 fn bad_policies_are_refused_with_the_message_beside_them() {
     let bless = std::env::var_os("STRAIT_BLESS").is_some();
     let mut wrong = Vec::new();
-    for path in files("cases/bad", "cedar") {
+    for path in files_of("cases/bad", "cedar") {
         let beside = path.with_extension("expected");
-        let refused = match Snapshot::compile(&[policy(&path)], 1) {
+        let refused = match Snapshot::compile(&with_pins(&[policy(&path)]), 1) {
             Ok(_) => panic!("{} loads", path.display()),
             Err(refused) => format!("{refused}\n"),
         };

@@ -1,6 +1,7 @@
 //! `strait policy`: check, explain and lay out policies. Reads files only, so it works with no agent running.
 
 mod call;
+mod cases;
 
 use std::{
     io::Write,
@@ -12,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Subcommand, ValueHint};
 use strait_contract::ids::AgentName;
-use strait_policies::{Explanation, PolicyFile, Snapshot, Verdict, read_dir, url::Names};
+use strait_policies::{Explanation, Pin, PolicyFile, Snapshot, Verdict, is_pin, read_dir, url::Names};
 
 use self::call::Misread;
 use crate::instance::Instance;
@@ -28,12 +29,20 @@ pub struct Args {
 enum Verb {
     Check(Check),
     Explain(Box<Explain>),
+    Test(cases::Test),
     Fmt(Fmt),
-    /// Print the Cedar schema that policies are checked against
-    #[command(
-        after_help = "Example: strait policy schema > strait.cedarschema   # for an editor's Cedar support"
-    )]
-    Schema,
+    Schema(Schema),
+}
+
+/// Print the Cedar schema that policies are checked against, pinned tools included
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: strait policy schema > strait.cedarschema   # for an editor's Cedar support"
+)]
+struct Schema {
+    /// Policy folder [default: policies of the instance]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    policies: Option<PathBuf>,
 }
 
 /// Check a policy folder as the agent would load it
@@ -57,6 +66,7 @@ struct Check {
 #[command(after_help = "Examples:
   strait policy explain --agent coder --http 'GET https://api.github.com/repos/acme/x'
   strait policy explain --agent coder --tool github --http 'GET https://api.github.com/user'
+  strait policy explain --agent coder --tool github/create_issue --arguments '{\"repo\": \"acme/x\"}'
   strait policy explain --agent coder --connect db.example.com:5432
   strait policy explain --agent coder --dns 'TXT example.com' --policies ./policies --json")]
 struct Explain {
@@ -108,9 +118,22 @@ pub fn run(args: &Args, instance: &Instance, names: &Names) -> Result<ExitCode> 
         Verb::Check(check) => run_check(check, instance),
         Verb::Explain(explain) => run_explain(explain, instance, names),
         Verb::Fmt(fmt) => run_fmt(fmt, instance),
-        Verb::Schema => {
-            write!(std::io::stdout(), "{}", strait_policies::schema_text())?;
+        Verb::Test(test) => cases::run(test, instance, names),
+        Verb::Schema(schema) => run_schema(schema, instance),
+    }
+}
+
+fn run_schema(schema: &Schema, instance: &Instance) -> Result<ExitCode> {
+    let files = read(&folder(schema.policies.as_ref(), instance))?;
+    let pins: Result<Vec<Pin>, _> = files.iter().filter(|file| is_pin(file)).map(Pin::parse).collect();
+    match pins.and_then(|pins| strait_policies::schema_with(&pins)) {
+        Ok(text) => {
+            write!(std::io::stdout(), "{text}")?;
             Ok(ExitCode::SUCCESS)
+        }
+        Err(refused) => {
+            writeln!(std::io::stderr(), "{refused}")?;
+            Ok(ExitCode::FAILURE)
         }
     }
 }
@@ -134,9 +157,10 @@ fn run_check(check: &Check, instance: &Instance) -> Result<ExitCode> {
     let mut out = std::io::stdout();
     match Snapshot::compile(&files, 0) {
         Ok(snapshot) if check.json => {
+            let pinned = snapshot.pins().iter().map(|pin| pin.tools.len()).sum::<usize>();
             let summary = serde_json::json!({
                 "problems": [], "unlisted": 0, "files": files.len(), "rules": snapshot.rules(),
-                "digest": snapshot.digest(),
+                "pinnedTools": pinned, "digest": snapshot.digest(),
             });
             writeln!(out, "{summary}")?;
         }
@@ -210,7 +234,7 @@ fn run_fmt(fmt: &Fmt, instance: &Instance) -> Result<ExitCode> {
     let paths = if fmt.paths.is_empty() { default.as_slice() } else { &fmt.paths };
     for path in paths {
         if path.is_dir() {
-            files.extend(read(path)?);
+            files.extend(read(path)?.into_iter().filter(|file| !is_pin(file)));
         } else {
             let text = std::fs::read_to_string(path).with_context(|| format!("`{}`", path.display()))?;
             files.push(PolicyFile { name: path.display().to_string(), guardrail: false, text });

@@ -56,6 +56,8 @@ fn expected(attribute: &str, value: &str) -> Result<(), String> {
         false => Err(format!("it is one of \"{}\"", known.join("\", \""))),
     };
     match attribute {
+        // Methods of MCP servers: `resources/read`.
+        "method" if value.contains('/') => Ok(()),
         "method" | "recordType" if value.chars().any(char::is_lowercase) => {
             Err(format!("it is upper case: write \"{}\"", value.to_uppercase()))
         }

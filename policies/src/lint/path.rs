@@ -7,13 +7,13 @@ use cedar_policy::{
 use serde_json::Value;
 
 use super::Finding;
-use crate::{load::Rule, model::Model};
+use crate::{load::Rule, vocabulary::Vocabulary};
 
 /// What of `part` can't be meant.
-pub(super) fn check(model: &Model, rule: &Rule, part: &Expr) -> Option<Finding> {
+pub(super) fn check(vocabulary: &Vocabulary, rule: &Rule, part: &Expr) -> Option<Finding> {
     let Expr::HasAttr { expr, attrs } = part else { return None };
-    let schema = model.schema_json.get("")?;
-    let environments = environments(model, rule, schema);
+    let schema = vocabulary.schema_json.get("")?;
+    let environments = environments(vocabulary, rule, schema);
     let mut misses = Vec::new();
     for environment in &environments {
         // INVARIANT: what can't be resolved is left to the validator.
@@ -57,16 +57,16 @@ struct Environment<'a> {
 }
 
 /// What the rule's scope fits: pairs of action and resource type.
-fn environments<'a>(model: &Model, rule: &Rule, schema: &'a Value) -> Vec<Environment<'a>> {
+fn environments<'a>(vocabulary: &Vocabulary, rule: &Rule, schema: &'a Value) -> Vec<Environment<'a>> {
     let only = match rule.policy.resource_constraint() {
         ResourceConstraint::Is(kind) | ResourceConstraint::IsIn(kind, _) => Some(kind.to_string()),
         ResourceConstraint::Eq(uid) => Some(uid.type_name().to_string()),
         ResourceConstraint::Any | ResourceConstraint::In(_) => None,
     };
     let mut found = Vec::new();
-    for uid in model.schema.actions() {
+    for uid in vocabulary.schema.actions() {
         let within = |group: &cedar_policy::EntityUid| {
-            group == uid || model.action_entities.is_ancestor_of(group, uid)
+            group == uid || vocabulary.action_entities.is_ancestor_of(group, uid)
         };
         let fits = match rule.policy.action_constraint() {
             ActionConstraint::Any => true,
@@ -116,7 +116,7 @@ fn fields<'a>(schema: &'a Value, kind: &'a Value) -> Option<&'a serde_json::Map<
 }
 
 /// The known name that differs in at most two letters.
-fn nearest<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
+pub(super) fn nearest<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
     let scored = names.iter().map(|name| (distance(word, name), *name));
     scored.min().filter(|(distance, _)| *distance <= 2).map(|(_, name)| name)
 }

@@ -4,8 +4,8 @@ use strait_contract::{code::Code, run::Process};
 
 use super::*;
 use crate::{
-    Ask, HttpAsk,
-    fixture::{get, question, run},
+    Arguments, HttpAsk,
+    fixture::{arguments, get, question, run},
     model::Model,
 };
 
@@ -74,10 +74,37 @@ fn only_what_rules_read_tells_calls_apart() {
             second: question(&info, Ask::Http(changed.clone())),
         };
         assert!(!pair(bit).remembered(), "{changed:?} is taken for another call");
-        let all = (0..17).map(Reads::bit).filter(|other| *other != bit && *other != Reads::TIME);
+        let all = (0..19).map(Reads::bit).filter(|other| *other != bit && *other != Reads::TIME);
         let others = all.fold(Reads::default(), Reads::with);
         assert!(pair(others).remembered(), "{changed:?} differs in nothing that is read");
     }
+}
+
+#[test]
+fn tools_are_told_apart_by_name_always_and_by_arguments_if_they_are_read() {
+    let info = run("coder");
+    let (one, two) = (arguments("{\"a\":1}"), arguments("{\"a\":1.0}"));
+    let pair = |reads, first: Ask<'_>, second: Ask<'_>| {
+        Pair { reads, first: question(&info, first), second: question(&info, second) }.remembered()
+    };
+    fn tool<'a>(server: &'a str, tool: &'a str, arguments: &'a Arguments) -> Ask<'a> {
+        Ask::Tool(ToolAsk { server, tool, arguments })
+    }
+    fn method<'a>(server: &'a str, method: &'a str, arguments: &'a Arguments) -> Ask<'a> {
+        Ask::McpMethod { server, method, arguments }
+    }
+    let none = Reads::default();
+    assert!(pair(none, tool("a", "x", &one), tool("a", "x", &two)));
+    for reads in [Reads::FLAT, Reads::ARGUMENTS] {
+        assert!(!pair(reads, tool("a", "x", &one), tool("a", "x", &two)));
+    }
+    assert!(!pair(none, tool("a", "x", &one), tool("a", "y", &one)));
+    assert!(!pair(none, tool("a", "x", &one), tool("b", "x", &one)));
+    assert!(!pair(none, tool("a", "bx", &one), tool("ab", "x", &one)));
+    assert!(pair(none, method("a", "x", &one), method("a", "y", &two)));
+    assert!(!pair(none, method("a", "x", &one), method("b", "x", &one)));
+    assert!(!pair(Reads::METHOD, method("a", "x", &one), method("a", "y", &one)));
+    assert!(!pair(Reads::FLAT, method("a", "x", &one), method("a", "x", &two)));
 }
 
 #[test]

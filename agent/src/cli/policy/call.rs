@@ -1,32 +1,53 @@
-//! A call written on the command line, as policy is asked about it.
+//! A call written on the command line or in a test file, as policy is asked about it.
 
 use std::net::Ipv4Addr;
 
 use strait_contract::{
+    code::Code,
     ids::AgentName,
     run::{Process, RunInfo},
 };
 use strait_policies::{
-    Ask, HttpAsk, Question, Verdict,
+    Arguments, Ask, HttpAsk, Question, ToolAsk, Verdict,
     url::{Host, Name, Names, Target, UrlError, host_and_port_with},
 };
 
 /// Exactly one call.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(super) struct CallArgs {
-    #[command(flatten)]
-    what: WhatArgs,
-    /// HTTP or web tool that the request goes to
-    #[arg(long, value_name = "TOOL")]
-    tool: Option<String>,
-    /// How the request comes [default: tool with --tool, else egress]
+    /// HTTP request: method and URL
+    #[arg(long, value_name = "'METHOD URL'")]
+    pub(super) http: Option<String>,
+    /// TCP stream that isn't HTTP
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) connect: Option<String>,
+    /// DNS question for another type than A and AAAA
+    #[arg(long, value_name = "'TYPE NAME'")]
+    pub(super) dns: Option<String>,
+    /// Tool of an MCP server; with --http the HTTP or web tool it goes to, with --method the server
+    #[arg(long, value_name = "SERVER/NAME")]
+    pub(super) tool: Option<String>,
+    /// What the tool is called with [default: {}]
+    #[arg(long, value_name = "JSON")]
+    pub(super) arguments: Option<String>,
+    /// Another method of an MCP server, such as resources/read; --arguments are its parameters
+    #[arg(long, value_name = "METHOD")]
+    pub(super) method: Option<String>,
+    /// How the HTTP request comes [default: tool with --tool, else egress]
     #[arg(long, value_enum)]
-    via: Option<Via>,
+    pub(super) via: Option<Via>,
+    /// Content-Length of the HTTP request, bytes
+    #[arg(long, value_name = "BYTES")]
+    pub(super) body_bytes: Option<u64>,
+    /// Content-Type of the HTTP request, without parameters
+    #[arg(long, value_name = "TYPE")]
+    pub(super) content_type: Option<String>,
 }
 
 /// As `context.via` spells it.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Via {
+#[derive(Clone, Copy, Debug, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Via {
     Egress,
     Proxy,
     Tool,
@@ -44,32 +65,18 @@ impl Via {
     }
 }
 
-#[derive(Debug, clap::Args)]
-#[group(required = true, multiple = false)]
-struct WhatArgs {
-    /// HTTP request: method and URL
-    #[arg(long, value_name = "'METHOD URL'")]
-    http: Option<String>,
-    /// TCP stream that isn't HTTP
-    #[arg(long, value_name = "HOST:PORT")]
-    connect: Option<String>,
-    /// DNS question for another type than A and AAAA
-    #[arg(long, value_name = "'TYPE NAME'")]
-    dns: Option<String>,
-}
-
 /// The process that would make the call.
 #[derive(Debug, clap::Args)]
 pub(super) struct ProcessArgs {
     /// Executable that would make the call, for rules on context.process
     #[arg(long, value_name = "PATH")]
-    exe: Option<String>,
+    pub(super) exe: Option<String>,
     /// SHA-256 of that executable
     #[arg(long, value_name = "SHA256", requires = "exe")]
-    exe_digest: Option<String>,
+    pub(super) exe_digest: Option<String>,
     /// User id of that process
     #[arg(long, default_value_t = 1000, requires = "exe")]
-    uid: u32,
+    pub(super) uid: u32,
 }
 
 impl ProcessArgs {
@@ -84,22 +91,23 @@ impl ProcessArgs {
 /// A call with its own text.
 #[derive(Debug)]
 pub(super) enum Call {
-    Http {
-        method: String,
-        tool: Option<String>,
-        /// As `context.via` spells it.
-        via: &'static str,
-        target: Target,
-        query: Vec<(String, String)>,
-    },
-    Connect {
-        host: Host,
-        port: u16,
-    },
-    Dns {
-        name: String,
-        record_type: String,
-    },
+    Http(Box<HttpCall>),
+    Connect { host: Host, port: u16 },
+    Dns { name: String, record_type: String },
+    Tool { server: String, tool: String, arguments: Arguments },
+    Method { server: String, method: String, arguments: Arguments },
+}
+
+/// An HTTP request.
+#[derive(Debug)]
+pub(super) struct HttpCall {
+    method: String,
+    tool: Option<String>,
+    via: Via,
+    target: Target,
+    query: Vec<(String, String)>,
+    body_bytes: Option<u64>,
+    content_type: Option<String>,
 }
 
 /// Why a text is no call.
@@ -117,45 +125,77 @@ impl From<UrlError> for Misread {
     }
 }
 
+fn usage<T>(why: &str) -> Result<T, Misread> {
+    Err(Misread::Usage(why.to_owned()))
+}
+
 impl CallArgs {
     /// Reads the call that was given, as the gateway does; the names of `names` are good too.
     pub(super) fn read(&self, names: &Names) -> Result<Call, Misread> {
-        let WhatArgs { http, connect, dns } = &self.what;
-        match (http, connect, dns) {
-            (Some(http), ..) => self.read_http(http, names),
-            _ if self.tool.is_some() || self.via.is_some() => {
-                Err(Misread::Usage("--tool and --via go with --http".to_owned()))
+        let Self { http, connect, dns, tool, arguments, method, via, body_bytes, content_type } = self;
+        let of_tool = arguments.is_some() || method.is_some();
+        if http.is_none() && (via.is_some() || body_bytes.is_some() || content_type.is_some()) {
+            return usage("--via, --body-bytes and --content-type go with --http");
+        }
+        match (http, connect, dns, tool) {
+            (Some(_), None, None, _) if of_tool => {
+                usage("an HTTP request has no --arguments and no --method")
             }
-            (_, Some(connect), _) => {
+            (Some(http), None, None, tool) => self.read_http(http, tool.clone(), names),
+            (None, Some(connect), None, None) if !of_tool => {
                 let (host, port) = host_and_port_with(connect, None, names)?;
                 Ok(Call::Connect { host, port })
             }
-            (.., Some(dns)) => read_dns(dns, names),
-            (None, None, None) => {
-                Err(Misread::Usage("name a call with --http, --connect or --dns".to_owned()))
-            }
+            (None, None, Some(dns), None) if !of_tool => read_dns(dns, names),
+            (None, None, None, Some(tool)) => self.read_tool(tool),
+            _ => usage("name exactly one call with --http, --connect, --dns or --tool"),
         }
     }
 
-    fn read_http(&self, text: &str, names: &Names) -> Result<Call, Misread> {
+    fn read_http(&self, text: &str, tool: Option<String>, names: &Names) -> Result<Call, Misread> {
         let Some((method, url)) = text.split_once(' ') else {
-            let why = "write method and URL, such as `GET https://example.com/`";
-            return Err(Misread::Usage(why.to_owned()));
+            return usage("write method and URL, such as `GET https://example.com/`");
         };
         if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
             let why = format!("write the method in upper case: `{method}` is refused whatever the rules say");
             return Err(Misread::Usage(why));
         }
         let target = Target::from_absolute_with(url, names)?;
-        let via = self.via.or_else(|| self.tool.as_ref().map(|_| Via::Tool)).unwrap_or(Via::Egress);
-        let (method, tool, query) = (method.to_owned(), self.tool.clone(), target.query_pairs());
-        Ok(Call::Http { method, tool, via: via.as_str(), query, target })
+        Ok(Call::Http(Box::new(HttpCall {
+            method: method.to_owned(),
+            via: self.via.or_else(|| tool.as_ref().map(|_| Via::Tool)).unwrap_or(Via::Egress),
+            tool,
+            query: target.query_pairs(),
+            target,
+            body_bytes: self.body_bytes,
+            content_type: self.content_type.clone(),
+        })))
+    }
+
+    fn read_tool(&self, tool: &str) -> Result<Call, Misread> {
+        let text = self.arguments.as_deref().unwrap_or("{}");
+        let arguments = Arguments::parse(text.as_bytes()).map_err(|error| {
+            let reason = error.to_string();
+            Misread::Refused(Verdict::Refuse { code: Code::MalformedRequest, rules: Vec::new(), reason })
+        })?;
+        match (&self.method, tool.split_once('/')) {
+            (Some(method), None) => {
+                Ok(Call::Method { server: tool.to_owned(), method: method.clone(), arguments })
+            }
+            (Some(_), Some(_)) => usage("with --method name the server alone, such as --tool github"),
+            (None, Some((server, tool))) => {
+                Ok(Call::Tool { server: server.to_owned(), tool: tool.to_owned(), arguments })
+            }
+            (None, None) => {
+                usage("name the server and its tool, such as --tool github/get_me, or add --http or --method")
+            }
+        }
     }
 }
 
 fn read_dns(text: &str, names: &Names) -> Result<Call, Misread> {
     let Some((record_type, name)) = text.split_once(' ') else {
-        return Err(Misread::Usage("write type and name, such as `TXT example.com`".to_owned()));
+        return usage("write type and name, such as `TXT example.com`");
     };
     let record_type = record_type.to_ascii_uppercase();
     if record_type == "A" || record_type == "AAAA" {
@@ -181,15 +221,26 @@ impl Call {
         process: Option<&'a Process>,
     ) -> Question<'a> {
         let ask = match self {
-            Self::Http { method, tool, via, target, query } => {
-                Ask::Http(HttpAsk { tool: tool.as_deref(), ..HttpAsk::to(method, target, query, via) })
-            }
+            Self::Http(http) => Ask::Http(http.ask()),
             Self::Connect { host, port } => {
                 Ask::Connect { host: host.name().map(Name::as_str), address: host.address(), port: *port }
             }
             Self::Dns { name, record_type } => Ask::Dns { name, record_type },
+            Self::Tool { server, tool, arguments } => Ask::Tool(ToolAsk { server, tool, arguments }),
+            Self::Method { server, method, arguments } => Ask::McpMethod { server, method, arguments },
         };
         Question { run, now_ms, ask, process }
+    }
+}
+
+impl HttpCall {
+    fn ask(&self) -> HttpAsk<'_> {
+        HttpAsk {
+            tool: self.tool.as_deref(),
+            body_bytes: self.body_bytes,
+            content_type: self.content_type.as_deref(),
+            ..HttpAsk::to(&self.method, &self.target, &self.query, self.via.as_str())
+        }
     }
 }
 

@@ -7,12 +7,13 @@ use proptest::prelude::*;
 use strait_contract::run::Process;
 
 use crate::{
-    Ask, Question, Snapshot, Verdict,
-    fixture::{NOON, compile_files, file, get, run},
+    Ask, Question, Snapshot, ToolAsk, Verdict,
+    fixture::{NOON, arguments, file, get, pins, run, try_pinned},
     load,
-    model::Model,
+    model::{Act, Model},
     names::Names,
     reads::Reads,
+    request::Subject,
 };
 
 const PRINCIPALS: [&str; 8] = [
@@ -25,15 +26,20 @@ const PRINCIPALS: [&str; 8] = [
     r#"principal in AgentVersion::"coder/4""#,
     r#"principal == Run::"coder-1""#,
 ];
-const ACTIONS: [&str; 6] = [
+const ACTIONS: [&str; 11] = [
     "action",
     r#"action == Action::"http""#,
     r#"action == Action::"connect""#,
     r#"action in Action::"dns""#,
     r#"action in [Action::"http", Action::"connect"]"#,
     r#"action in [Action::"http", Action::"tools/call", Action::"dns"]"#,
+    r#"action in Action::"tools/call""#,
+    r#"action == Action::"bank/pay""#,
+    r#"action in [Action::"github/create_issue", Action::"http", Action::"mcp/method"]"#,
+    r#"action == Action::"tools/call/unpinned""#,
+    r#"action in [Action::"bank/pay", Action::"tools/call"]"#,
 ];
-const RESOURCES: [&str; 15] = [
+const RESOURCES: [&str; 18] = [
     "resource",
     r#"resource in Domain::"ok.test""#,
     r#"resource in Domain::"a.ok.test""#,
@@ -49,9 +55,13 @@ const RESOURCES: [&str; 15] = [
     r#"resource == Url::"https://ok.test/a""#,
     r#"resource in Tool::"github""#,
     r#"resource is Url in Tool::"web""#,
+    r#"resource in Tool::"bank""#,
+    r#"resource == Tool::"bank/pay""#,
+    r#"resource is Tool"#,
 ];
-/// The first four always fail, or fail for some calls.
-const CONDITIONS: [&str; 16] = [
+/// The first five always fail, or fail for some calls.
+const CONDITIONS: [&str; 24] = [
+    "when { context has arguments.amount && context.arguments.amount * 92233720368547758 == 1 }",
     "when { context.time.epoch * 9223372036854775807 == 1 }",
     "unless { context.time.epoch + 9223372036854775807 == 1 }",
     "when { context has port && context.port * 922337203685477580 == 1 }",
@@ -67,13 +77,20 @@ const CONDITIONS: [&str; 16] = [
     r#"when { context has query && context.query.hasTag("q") && context.query.getTag("q").contains("1") }"#,
     r#"when { context has process && context.process.comm == "git" }"#,
     "when { context.time.hour < 13 } unless { context has recordType }",
+    "when { context has arguments.amount && context.arguments.amount > 100 }",
+    r#"when { context has arguments.labels && context.arguments.labels.contains("x") }"#,
+    r#"when { context has arguments.rate && context.arguments.rate.lessThan(decimal("1.0")) }"#,
+    r#"when { context has flat && context.flat.hasTag("to") && context.flat.getTag("to").contains("x") }"#,
+    r#"unless { resource is Tool && resource.name == "pay" }"#,
+    r#"when { action in Action::"tools/call" && resource is Tool && !(resource has readOnly && resource.readOnly) }"#,
+    r#"when { resource is Tool && context has method && context.method == "resources/read" }"#,
     r#"when { if context has bodyBytes then context.bodyBytes > 10 else action == Action::"dns" }"#,
 ];
 
 fn rule() -> impl Strategy<Value = String> {
     let pick = |list: &'static [&'static str]| prop::sample::select(list);
     // One in three always fails or may fail.
-    let condition = prop_oneof![1 => pick(&CONDITIONS[..4]), 2 => pick(&CONDITIONS[4..])];
+    let condition = prop_oneof![1 => pick(&CONDITIONS[..5]), 2 => pick(&CONDITIONS[5..])];
     let effect = pick(&["permit", "permit", "@approval(\"x\") permit", "forbid"]);
     (effect, pick(&PRINCIPALS), pick(&ACTIONS), pick(&RESOURCES), condition).prop_map(
         |(effect, principal, action, resource, condition)| {
@@ -89,7 +106,7 @@ fn valid(texts: Vec<String>) -> String {
     let mut rules: Vec<(String, String)> = texts.into_iter().enumerate().map(named).collect();
     loop {
         let text: String = rules.iter().map(|(_, text)| text.as_str()).collect();
-        let Err(refused) = compile_files(&[file(&text)]) else { return text };
+        let Err(refused) = try_pinned(&text) else { return text };
         let bad: BTreeSet<_> = refused.problems.into_iter().filter_map(|problem| problem.rule).collect();
         assert!(!bad.is_empty(), "a problem of no rule");
         rules.retain(|(id, _)| !bad.contains(id));
@@ -106,15 +123,30 @@ struct Call {
     port: u16,
     method: &'static str,
     path: &'static str,
-    tool: Option<&'static str>,
+    by: Option<&'static str>,
     query: Vec<(String, String)>,
     body_bytes: Option<u64>,
     comm: &'static str,
+    tool: (&'static str, &'static str, &'static str),
 }
+
+/// Server, tool and arguments that fit.
+const TOOLS: [(&str, &str, &str); 10] = [
+    ("bank", "pay", r#"{"amount":1}"#),
+    ("bank", "pay", r#"{"amount":101,"to":"x","rate":0.5}"#),
+    ("bank", "pay", r#"{"amount":200,"to":"y","rate":1e3}"#),
+    ("github", "create_issue", r#"{"repo":"a","title":"b","labels":["x"]}"#),
+    ("github", "create_issue", r#"{"repo":"a","title":"b","milestone":null,"meta":{"to":1}}"#),
+    ("github", "get_me", "{}"),
+    ("github", "unknown", r#"{"to":["x",1]}"#),
+    ("bank", "other", r#"{"amount":1000}"#),
+    ("slack", "send", r#"{"to":"x"}"#),
+    ("web", "pay", "{}"),
+];
 
 prop_compose! {
     fn call()(
-        kind in 0..3u8,
+        kind in 0..6u8,
         agent in prop::sample::select(&["coder", "other", "third"][..]),
         version in prop::sample::select(&["3", "4"][..]),
         host in prop::sample::select(&["ok.test", "a.ok.test", "b.a.ok.test", "evilok.test", "test"][..]),
@@ -125,59 +157,80 @@ prop_compose! {
         port in prop::sample::select(&[443u16, 22, 80][..]),
         method in prop::sample::select(&["GET", "POST"][..]),
         path in prop::sample::select(&["/a", "/a/b", "/"][..]),
-        tool in prop::option::of(prop::sample::select(&["github", "web", "other"][..])),
+        tool in prop::sample::select(&TOOLS[..]),
+        by in prop::option::of(prop::sample::select(&["github", "web", "other"][..])),
         query in prop::collection::vec(("[q-r]", "[0-1]"), 0..3),
         body_bytes in prop::option::of(0..20u64),
         comm in prop::sample::select(&["git", "curl"][..]),
     ) -> Call {
-        Call { kind, agent, version, host, address, port, method, path, tool, query, body_bytes, comm }
+        Call { kind, agent, version, host, address, port, method, path, by, query, body_bytes, comm, tool }
     }
 }
 
 impl Call {
     fn ask(&self, check: impl FnOnce(Ask<'_>)) {
         let address = self.address.map(|address| address.parse().unwrap());
+        let arguments = &arguments(self.tool.2);
         check(match self.kind {
             0 => {
                 let mut http = get(self.host, self.path);
                 (http.address, http.port, http.method) = (address, self.port, self.method);
-                (http.query, http.body_bytes, http.tool) = (&self.query, self.body_bytes, self.tool);
+                (http.query, http.body_bytes, http.tool) = (&self.query, self.body_bytes, self.by);
                 Ask::Http(http)
             }
             1 => {
                 let host = address.is_none().then_some(self.host);
                 Ask::Connect { host, address, port: self.port }
             }
-            _ => Ask::Dns { name: self.host, record_type: "TXT" },
+            2 => Ask::Dns { name: self.host, record_type: "TXT" },
+            3 => Ask::McpMethod { server: self.tool.0, method: "resources/read", arguments },
+            _ => Ask::Tool(ToolAsk { server: self.tool.0, tool: self.tool.1, arguments }),
         });
     }
 }
 
-/// Decision, reasons and failing rules of Cedar's evaluation of all of `text` with the whole context.
-fn whole(text: &str, question: &Question<'_>) -> (bool, BTreeSet<String>, BTreeSet<String>) {
+/// All rules as one set.
+struct Whole {
+    loaded: load::Loaded,
+    names: Names,
+    set: PolicySet,
+}
+
+impl Whole {
+    fn of(text: &str) -> Self {
+        let files: Vec<_> = pins().into_iter().chain([file(text)]).collect();
+        let loaded = load::load(Model::get().unwrap(), &files).unwrap();
+        let names = Names::of(&loaded.rules);
+        let set = PolicySet::from_policies(loaded.rules.iter().map(|rule| rule.policy.clone())).unwrap();
+        Self { loaded, names, set }
+    }
+}
+
+/// Decision, reasons and failing rules of Cedar's evaluation of all rules with the whole context.
+fn whole(
+    Whole { loaded, names, set }: &Whole,
+    question: &Question<'_>,
+) -> (bool, BTreeSet<String>, BTreeSet<String>) {
     let model = Model::get().unwrap();
-    let rules = load::load(model, &[file(text)]).unwrap();
-    let names = Names::of(&rules);
-    let set = PolicySet::from_policies(rules.iter().map(|rule| rule.policy.clone())).unwrap();
-    let lineage = names.lineage(&question.ask);
+    let act = Act::of(&loaded.vocabulary.pins, &question.ask);
+    let arguments = match (act, &question.ask) {
+        (Act::Pinned(tool), Ask::Tool(ask)) => Some(tool.shape.read(ask.arguments).unwrap()),
+        _ => None,
+    };
+    let subject = Subject { act, lineage: names.lineage(&question.ask), arguments };
     let builder = crate::request::Builder::new(jiff::tz::TimeZone::UTC);
-    let asked = builder.build(model, &names, question, &lineage, Reads::ALL).unwrap();
+    let asked = builder.build(model, names, question, &subject, Reads::ALL).unwrap();
     // The schema is checked here too: what the builder makes is what rules were validated against.
+    let schema = &loaded.vocabulary.schema;
     let request = &asked.request;
     let (principal, action, resource) =
         (request.principal().unwrap(), request.action().unwrap(), request.resource().unwrap());
     let context = request.context().unwrap().clone();
-    cedar_policy::Request::new(
-        principal.clone(),
-        action.clone(),
-        resource.clone(),
-        context,
-        Some(&model.schema),
-    )
-    .unwrap();
+    cedar_policy::Request::new(principal.clone(), action.clone(), resource.clone(), context, Some(schema))
+        .unwrap();
     let entities = asked.entities.iter().cloned();
-    cedar_policy::Entities::from_entities(entities, Some(&model.schema)).unwrap();
-    let answer = Authorizer::new().is_authorized(request, &set, &asked.entities);
+    cedar_policy::Entities::from_entities(entities, Some(schema)).unwrap();
+    let answer = Authorizer::new().is_authorized(request, set, &asked.entities);
     let reasons = answer.diagnostics().reason().map(ToString::to_string).collect();
     let errors = answer
         .diagnostics()
@@ -187,8 +240,8 @@ fn whole(text: &str, question: &Question<'_>) -> (bool, BTreeSet<String>, BTreeS
     (answer.decision() == Decision::Allow, reasons, errors)
 }
 
-fn agree(snapshot: &Snapshot, text: &str, question: &Question<'_>) {
-    let (allowed, reasons, errors) = whole(text, question);
+fn agree(snapshot: &Snapshot, all: &Whole, text: &str, question: &Question<'_>) {
+    let (allowed, reasons, errors) = whole(all, question);
     let tally = snapshot.slice(question).and_then(|slice| snapshot.tally(question, &slice)).unwrap();
     let ids = |rules: &[&cedar_policy::Policy]| -> BTreeSet<String> {
         rules.iter().map(|rule| rule.id().to_string()).collect()
@@ -207,6 +260,12 @@ fn agree(snapshot: &Snapshot, text: &str, question: &Question<'_>) {
     assert_eq!(explanation.verdict, snapshot.decide(question));
     let permitted = matches!(explanation.verdict, Verdict::Permit { .. } | Verdict::Hold { .. });
     assert_eq!(permitted, allowed && errors.is_empty());
+    if let Ask::Tool(ToolAsk { server, tool, .. }) = &question.ask
+        && permitted
+    {
+        // A7: nothing that some call gets is hidden.
+        assert!(snapshot.visible(question.run, server, tool), "{server}/{tool} in {text}");
+    }
     let matching = |effect: &str| -> BTreeSet<String> {
         let matches = |candidate: &&crate::Candidate| {
             candidate.effect == effect && candidate.outcome == crate::Outcome::Matches
@@ -226,7 +285,8 @@ proptest! {
         calls in prop::collection::vec(call(), 20),
     ) {
         let text = valid(texts);
-        let snapshot = compile_files(&[file(&text)]).unwrap();
+        let snapshot = try_pinned(&text).unwrap();
+        let all = Whole::of(&text);
         for call in &calls {
             let mut info = run(call.agent);
             info.version = call.version.to_owned();
@@ -239,7 +299,7 @@ proptest! {
             };
             call.ask(|ask| {
                 let question = Question { run: &info, now_ms: NOON, ask, process: Some(&process) };
-                agree(&snapshot, &text, &question);
+                agree(&snapshot, &all, &text, &question);
             });
         }
     }
