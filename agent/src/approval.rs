@@ -25,7 +25,7 @@ use strait_contract::{
     ids::{RecordId, RunId},
     record::Record,
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use self::{
     notify::Notifier,
@@ -51,14 +51,28 @@ const ID_LENGTH: usize = 8;
 
 /// Asks people; clones share everything.
 #[derive(Clone, Debug)]
-pub struct Approvals(mpsc::UnboundedSender<Command>);
+pub struct Approvals {
+    commands: mpsc::UnboundedSender<Command>,
+    /// Room for what a gateway asks: one that asks faster than records are written has to wait.
+    room: Arc<Semaphore>,
+}
+
+/// A place among what waits to be taken up.
+pub(crate) type Place = OwnedSemaphorePermit;
 
 /// What is asked of the task that owns the prompts.
 #[derive(Debug)]
 enum Command {
     Recover,
-    Held { session: u64, owner: Owner, held: Box<Held>, content: Vec<u8>, answer: oneshot::Sender<Answer> },
-    Withdrawn(RecordId),
+    Held {
+        session: u64,
+        owner: Owner,
+        held: Box<Held>,
+        content: Vec<u8>,
+        answer: oneshot::Sender<Answer>,
+        place: Place,
+    },
+    Withdrawn(RecordId, Place),
     SessionEnded(u64),
     RunEnded(RunId),
     List(oneshot::Sender<Vec<ApprovalView>>),
@@ -101,7 +115,7 @@ impl Approvals {
             held: BTreeMap::new(),
         };
         tokio::spawn(desk.run(asked));
-        Self(commands)
+        Self { commands, room: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
     /// Puts on record, as expired, what an earlier agent left waiting. Open the runs' chains before.
@@ -109,22 +123,27 @@ impl Approvals {
         self.send(Command::Recover);
     }
 
+    /// Waits for room to ask, or to take back, one call; `None` if the agent is stopping.
+    pub(crate) async fn place(&self) -> Option<Place> {
+        Arc::clone(&self.room).acquire_owned().await.ok()
+    }
+
     /// A call waits. The answer comes at some time; a closed channel means that it isn't waited for any more.
     pub(crate) fn held(
         &self,
         session: u64,
         owner: Owner,
-        held: Box<Held>,
-        content: Vec<u8>,
+        (held, content): (Box<Held>, Vec<u8>),
+        place: Place,
     ) -> oneshot::Receiver<Answer> {
         let (answer, told) = oneshot::channel();
-        self.send(Command::Held { session, owner, held, content, answer });
+        self.send(Command::Held { session, owner, held, content, answer, place });
         told
     }
 
     /// A call waits no longer.
-    pub(crate) fn withdrawn(&self, call: RecordId) {
-        self.send(Command::Withdrawn(call));
+    pub(crate) fn withdrawn(&self, call: RecordId, place: Place) {
+        self.send(Command::Withdrawn(call, place));
     }
 
     /// A gateway's connection is over.
@@ -190,7 +209,7 @@ impl Approvals {
 
     fn send(&self, command: Command) {
         // The task lives as long as the process; what is asked of one that panicked is dropped, and so refused.
-        let _ = self.0.send(command);
+        let _ = self.commands.send(command);
     }
 }
 
@@ -227,10 +246,10 @@ impl Desk {
     async fn take(&mut self, command: Command) {
         match command {
             Command::Recover => self.recover().await,
-            Command::Held { session, owner, held, content, answer } => {
+            Command::Held { session, owner, held, content, answer, place: _place } => {
                 self.ask(*held, (session, owner, content), answer).await;
             }
-            Command::Withdrawn(call) => {
+            Command::Withdrawn(call, _place) => {
                 self.prompts.withdraw(call);
                 self.answers.remove(&call);
             }

@@ -14,6 +14,7 @@ pub mod run;
 pub mod status;
 pub mod stop;
 pub mod table;
+pub mod trace;
 
 use std::{ffi::OsString, future::Future, path::PathBuf, process::ExitCode};
 
@@ -67,6 +68,8 @@ enum Command {
     Reload(reload::Args),
     /// Show what left, or tried to
     Log(log::Args),
+    /// Show the steps of a run: calls of tools, decided and done
+    Trace(trace::Args),
     /// Try to leak, and check every wall
     Doctor(doctor::Args),
     /// Answer calls that wait for a person
@@ -121,6 +124,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(&args, &instance),
         Command::Reload(args) => reload::run(&args, &instance),
         Command::Log(args) => log::run(args, &instance),
+        Command::Trace(args) => trace::run(&args, &instance),
         Command::Doctor(args) => doctor::run(&args, &instance),
         Command::Approvals(args) => approvals::run(&args, &instance),
         Command::Policy(args) => policy::run(&args, &instance, &names),

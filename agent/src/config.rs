@@ -47,12 +47,12 @@ pub struct Config {
     pub log: LogConfig,
     /// Agents by name.
     pub agents: BTreeMap<AgentName, AgentConfig>,
-    /// How people are asked.
-    pub approvals: ApprovalConfig,
     /// Tools, as the gateway is told of them.
     pub tools: Tools,
     /// Credentials by name, unresolved.
     pub credentials: BTreeMap<ToolName, Credential>,
+    /// How people are asked.
+    pub approvals: ApprovalConfig,
 }
 
 /// A credential as configured: a reference, never a value.

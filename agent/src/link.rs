@@ -60,6 +60,9 @@ const CLOSED_WITHIN: Duration = Duration::from_millis(500);
 /// How long a gateway may take to compile policies.
 const COMPILE_WITHIN: Duration = Duration::from_secs(30);
 
+/// Gives the value of a credential.
+type Resolve = dyn Fn(&ToolName) -> Result<Secret, String> + Send + Sync;
+
 /// What the link's server works with.
 pub struct Parts {
     /// Where records go.
@@ -75,7 +78,7 @@ pub struct Parts {
     /// The tools as configured now.
     pub tools: Box<dyn Fn() -> Tools + Send + Sync>,
     /// A credential's value now, or why there is none. May block.
-    pub credential: Box<dyn Fn(&ToolName) -> Result<Secret, String> + Send + Sync>,
+    pub credential: Box<Resolve>,
     /// Synthetic names a run may have ([`strait_contract::message::Limits::names_per_run`]).
     pub names_per_run: u32,
 }

@@ -6,6 +6,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::indexing_slicing,
     reason = "a test's own steps fail by panicking"
 )]
 
@@ -14,4 +15,5 @@ mod survival {
     mod kernel;
     mod kills;
     mod site;
+    mod tools;
 }

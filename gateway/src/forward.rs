@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
-use http::{HeaderValue, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use strait_contract::code::Code;
@@ -20,7 +20,9 @@ use crate::{
         headers, serve, upgrade,
     },
     record::{Guard, Outcome},
-    refuse, token, tools,
+    refuse,
+    runs::Run,
+    token, tools,
 };
 
 pub mod dial;
@@ -134,10 +136,7 @@ fn outgoing(
     let (head, body) = request.into_parts();
     let unsized_body = !body.is_end_stream() && body.size_hint().exact().is_none();
     let mut upload = Upload::new(body, Arc::clone(sent), context.idle_time());
-    let mut fields = head.headers;
-    headers::for_upstream(&mut fields);
-    token::strip(&mut fields, &context.caller.run.info.token);
-    dressed.put_on(&mut fields);
+    let mut fields = dress(&context.caller.run, dressed, head.headers);
     if unsized_body && head.version == Version::HTTP_11 {
         // Without it hyper sends a GET or DELETE without the body that it has.
         fields.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -165,6 +164,19 @@ fn outgoing(
     Ok((outgoing, wanted))
 }
 
+/// A caller's fields as they are sent.
+fn dress(run: &Run, dressed: &errand::Dressed<'_>, mut fields: HeaderMap) -> HeaderMap {
+    headers::for_upstream(&mut fields);
+    token::strip(&mut fields, &run.info.token);
+    dressed.put_on(&mut fields);
+    fields
+}
+
+/// A caller's fields as they are sent but for the credential: what a person is shown.
+pub(crate) fn fields(run: &Run, call: &HttpCall, fields: &HeaderMap) -> HeaderMap {
+    dress(run, &errand::Dressed { call, ready: None }, fields.clone())
+}
+
 /// What the tool of a permitted call proves itself with.
 async fn credential(context: &Context, permitted: &Permitted) -> Result<Option<Arc<Ready>>, String> {
     match permitted.call().tool().and_then(|tool| tool.credential.as_ref()) {
@@ -173,7 +185,7 @@ async fn credential(context: &Context, permitted: &Permitted) -> Result<Option<A
     }
 }
 
-fn expects_continue(fields: &http::HeaderMap) -> bool {
+fn expects_continue(fields: &HeaderMap) -> bool {
     fields.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 

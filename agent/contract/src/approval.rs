@@ -92,7 +92,7 @@ pub struct Shown {
     pub action: String,
     /// What to: the canonical URL, `host:port`, a tool.
     pub target: String,
-    /// How it came: `egress`, `proxy`, `tool`, `web`.
+    /// How it came: `egress`, `proxy`, or the tool.
     pub via: String,
     /// Header fields that are bound, lower-case name and value; a secret's value is its mark.
     pub fields: Vec<(String, String)>,

@@ -170,12 +170,21 @@ pub(super) struct Bounds {
     pub(super) timeout: Duration,
 }
 
+/// What one run has of the prompts.
+#[derive(Debug, Default)]
+struct Share {
+    prompts: BTreeSet<ApprovalId>,
+    calls: usize,
+}
+
 /// All prompts.
 #[derive(Debug, Default)]
 pub(super) struct Prompts {
     prompts: BTreeMap<ApprovalId, Prompt>,
     open: HashMap<Key, ApprovalId>,
     calls: HashMap<RecordId, ApprovalId>,
+    /// What each run has here.
+    runs: HashMap<RunId, Share>,
     /// When calls have waited long enough, and when prompts are over.
     deadlines: BTreeSet<(Instant, RecordId)>,
     ends: BTreeSet<(Instant, ApprovalId)>,
@@ -213,11 +222,17 @@ impl Prompts {
             waiting: VecDeque::new(),
             expires: waiting.deadline,
         };
-        self.ends.insert((prompt.expires, id.clone()));
-        self.prompts.insert(id.clone(), prompt);
-        self.open.insert(key, id.clone());
+        self.open(prompt);
         self.wait(&id, waiting);
         (Asked::Waits { id, new: true }, effects)
+    }
+
+    fn open(&mut self, prompt: Prompt) {
+        let key = prompt.matter.key.clone();
+        self.ends.insert((prompt.expires, prompt.id.clone()));
+        self.runs.entry(key.run.clone()).or_default().prompts.insert(prompt.id.clone());
+        self.open.insert(key, prompt.id.clone());
+        self.prompts.insert(prompt.id.clone(), prompt);
     }
 
     /// An identical call.
@@ -242,7 +257,8 @@ impl Prompts {
                 }
                 return Asked::Answered(granted);
             }
-            Worth::Times(..) | Worth::Nothing => {}
+            // What was granted was not used in time: people are asked again.
+            Worth::Times(..) | Worth::Nothing => (prompt.worth, prompt.by) = (Worth::Nothing, None),
         }
         let run = prompt.matter.key.run.clone();
         if self.calls_of(&run) >= CALLS_PER_RUN {
@@ -263,7 +279,17 @@ impl Prompts {
             prompt.expires = waiting.deadline;
             self.ends.insert((prompt.expires, id.clone()));
         }
+        self.runs.entry(prompt.matter.key.run.clone()).or_default().calls += 1;
         prompt.waiting.push_back(waiting);
+    }
+
+    /// A call of a run waits no longer.
+    fn waits_no_longer(&mut self, run: &RunId, call: RecordId, deadline: Instant) {
+        self.calls.remove(&call);
+        self.deadlines.remove(&(deadline, call));
+        if let Some(share) = self.runs.get_mut(run) {
+            share.calls = share.calls.saturating_sub(1);
+        }
     }
 
     /// Why there is no room for another prompt of a run. One that nobody waits at gives way.
@@ -276,7 +302,7 @@ impl Prompts {
     ) -> Option<String> {
         let run = &new.key.run;
         loop {
-            let own = || self.prompts.values().filter(|prompt| prompt.matter.key.run == *run);
+            let own = || self.of(run);
             let asking = own().filter(|prompt| prompt.worth == Worth::Nothing).count();
             let bytes = own().map(|prompt| prompt.matter.bytes()).fold(new.bytes(), usize::saturating_add);
             let full = if asking >= bounds.prompts_per_run {
@@ -300,18 +326,24 @@ impl Prompts {
     }
 
     fn calls_of(&self, run: &RunId) -> usize {
-        let own = self.prompts.values().filter(|prompt| prompt.matter.key.run == *run);
-        own.map(|prompt| prompt.waiting.len()).sum()
+        self.runs.get(run).map_or(0, |share| share.calls)
+    }
+
+    /// The prompts of a run.
+    fn of(&self, run: &RunId) -> impl Iterator<Item = &Prompt> {
+        let ids = self.runs.get(run).into_iter().flat_map(|share| share.prompts.iter());
+        ids.filter_map(|id| self.prompts.get(id))
     }
 
     /// A call waits no longer. Its prompt stays: approving it serves the identical call that may come.
     pub(super) fn withdraw(&mut self, call: RecordId) {
-        let Some(id) = self.calls.remove(&call) else { return };
-        let Some(prompt) = self.prompts.get_mut(&id) else { return };
+        let Some(id) = self.calls.get(&call) else { return };
+        let Some(prompt) = self.prompts.get_mut(id) else { return };
         if let Some(at) = prompt.waiting.iter().position(|waiting| waiting.call == call)
             && let Some(waiting) = prompt.waiting.remove(at)
         {
-            self.deadlines.remove(&(waiting.deadline, call));
+            let run = prompt.matter.key.run.clone();
+            self.waits_no_longer(&run, call, waiting.deadline);
         }
     }
 
@@ -329,6 +361,7 @@ impl Prompts {
         if prompt.worth != Worth::Nothing {
             return None;
         }
+        let mut released = Vec::new();
         let mut left = match scope {
             Scope::Times(times) => times,
             Scope::Run => u32::MAX,
@@ -337,35 +370,34 @@ impl Prompts {
             && let Some(waiting) = prompt.waiting.pop_front()
         {
             left -= 1;
-            self.deadlines.remove(&(waiting.deadline, waiting.call));
-            self.calls.remove(&waiting.call);
             let settled =
                 Settled { id: id.clone(), by: Some(by.to_owned()), waited_ms: ms(waiting.since, now.0) };
             effects.answers.push((waiting.call, Answer::Granted(settled)));
+            released.push((waiting.call, waiting.deadline));
         }
+        let run = prompt.matter.key.run.clone();
         let worth = match scope {
             Scope::Run => Worth::Run,
             Scope::Times(_) if left > 0 => Worth::Times(left, later(now.0, GRANT_LASTS)),
             Scope::Times(_) => Worth::Nothing,
         };
         prompt.worth = worth;
-        if worth != Worth::Nothing {
+        let over = worth == Worth::Nothing && prompt.waiting.is_empty();
+        if over || worth != Worth::Nothing {
             prompt.by = Some(by.to_owned());
         }
-        self.ends.remove(&(prompt.expires, id.clone()));
-        match worth {
-            Worth::Run => {}
-            Worth::Times(_, until) => {
-                prompt.expires = until;
-                self.ends.insert((until, id.clone()));
-            }
-            Worth::Nothing if prompt.waiting.is_empty() => {
-                prompt.by = Some(by.to_owned());
-                self.close(id, End::Approved, now.1, &mut effects);
-            }
-            Worth::Nothing => {
-                self.ends.insert((prompt.expires, id.clone()));
-            }
+        if worth != Worth::Nothing {
+            self.ends.remove(&(prompt.expires, id.clone()));
+        }
+        if let Worth::Times(_, until) = worth {
+            prompt.expires = until;
+            self.ends.insert((until, id.clone()));
+        }
+        for (call, deadline) in released {
+            self.waits_no_longer(&run, call, deadline);
+        }
+        if over {
+            self.close(id, End::Approved, now.1, &mut effects);
         }
         Some(effects)
     }
@@ -397,15 +429,12 @@ impl Prompts {
         while let Some((deadline, call)) = self.deadlines.first().copied()
             && deadline <= now.0
         {
-            let Some(id) = self.calls.get(&call).cloned() else {
-                self.deadlines.pop_first();
-                continue;
-            };
+            self.deadlines.pop_first();
+            let Some(id) = self.calls.get(&call).cloned() else { continue };
             let since = self.prompts.get(&id).and_then(|prompt| {
                 prompt.waiting.iter().find(|waiting| waiting.call == call).map(|waiting| waiting.since)
             });
             self.withdraw(call);
-            self.deadlines.remove(&(deadline, call));
             let settled = Settled { id, by: None, waited_ms: ms(since.unwrap_or(deadline), now.0) };
             effects.answers.push((call, Answer::Expired(settled)));
         }
@@ -427,8 +456,7 @@ impl Prompts {
     /// A run is over: nothing of it waits, and nothing granted to it is worth anything.
     pub(super) fn run_ended(&mut self, run: &RunId, now_ms: u64) -> Effects {
         let mut effects = Effects::default();
-        let own = self.prompts.values().filter(|prompt| prompt.matter.key.run == *run);
-        let ids: Vec<ApprovalId> = own.map(|prompt| prompt.id.clone()).collect();
+        let ids: Vec<ApprovalId> = self.of(run).map(|prompt| prompt.id.clone()).collect();
         for id in ids {
             let waiting = self.prompts.get(&id).into_iter().flat_map(|prompt| prompt.waiting.iter());
             let gone = |call| (call, Answer::Unavailable("the run has ended".to_owned()));
@@ -448,7 +476,11 @@ impl Prompts {
             let waiting = self.prompts.get(&id).into_iter().flat_map(|prompt| prompt.waiting.iter());
             let calls: Vec<RecordId> =
                 waiting.filter(|waiting| waiting.session == session).map(|waiting| waiting.call).collect();
-            calls.into_iter().for_each(|call| self.withdraw(call));
+            for call in calls {
+                self.withdraw(call);
+                let why = "the gateway that held it has gone".to_owned();
+                effects.answers.push((call, Answer::Unavailable(why)));
+            }
             if self.prompts.get(&id).is_some_and(|prompt| prompt.waiting.is_empty()) {
                 self.close(&id, End::GatewayGone, now_ms, &mut effects);
             }
@@ -461,13 +493,18 @@ impl Prompts {
             self.ends.retain(|(_, known)| known != id);
             return;
         };
+        let run = prompt.matter.key.run.clone();
         self.ends.remove(&(prompt.expires, id.clone()));
         self.open.remove(&prompt.matter.key);
         for waiting in &prompt.waiting {
-            self.calls.remove(&waiting.call);
-            self.deadlines.remove(&(waiting.deadline, waiting.call));
+            self.waits_no_longer(&run, waiting.call, waiting.deadline);
         }
-        // Granted and partly used, or never: what it was worth is gone, but it was approved.
+        if let Some(share) = self.runs.get_mut(&run) {
+            share.prompts.remove(id);
+            if share.prompts.is_empty() {
+                self.runs.remove(&run);
+            }
+        }
         let past = Past {
             id: prompt.id,
             run: prompt.matter.key.run,

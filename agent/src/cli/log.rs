@@ -50,7 +50,8 @@ pub struct Args {
     /// Only to this host or one below it
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
-    /// Only of this kind: connect, packet, socket, dns, request, stream, lost, or an event's name
+    /// Only of this kind: connect, packet, socket, dns, request, stream, lost, a tool's (http, web, mcp), or an event's
+    /// name
     #[arg(long, value_name = "KIND")]
     kind: Option<String>,
     /// How many of the newest records to show, or `all`
@@ -127,6 +128,7 @@ pub fn run(args: Args, instance: &Instance) -> anyhow::Result<ExitCode> {
         }),
         host: args.host.map(|host| host.trim_end_matches('.').to_ascii_lowercase()),
         kind: args.kind,
+        stream: None,
     };
     let state = &instance.state_dir;
     let readable = || {

@@ -31,9 +31,9 @@ struct File {
     limits: LimitsTable,
     log: LogTable,
     agents: BTreeMap<AgentName, AgentTable>,
+    approvals: ApprovalsTable,
     tools: BTreeMap<String, ToolTable>,
     credentials: BTreeMap<String, CredentialTable>,
-    approvals: ApprovalsTable,
 }
 
 /// Where things are, for an instance beside the installed one.
@@ -99,7 +99,7 @@ struct AgentTable {
 
 /// From text to config.
 pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let File { instance, network, hosts, limits, log, agents, tools, credentials, approvals } =
+    let File { instance, network, hosts, limits, log, agents, approvals, tools, credentials } =
         toml::from_str(text).map_err(|error| ConfigError::Text {
             path: path.to_owned(),
             message: error.to_string().trim_end().to_owned(),
@@ -116,10 +116,10 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         network,
         limits: limits.into_limits(path)?,
         log: log.into_config(path)?,
+        approvals: approvals.into_config(path)?,
         agents,
         tools,
         credentials,
-        approvals: approvals.into_config(path)?,
     };
     Ok(config)
 }

@@ -1,3 +1,5 @@
+use strait_contract::tool::Kind;
+
 use super::*;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -132,4 +134,135 @@ fn credentials_and_anchors_are_read_from_closed_files() {
     assert!(Config::load(Some(&path)).unwrap_err().to_string().contains("chmod 600"));
     fs::remove_file(&path).unwrap();
     assert!(matches!(Config::load(Some(&path)), Err(ConfigError::File { .. })), "a named file must be there");
+}
+
+#[test]
+fn a_tool_with_a_credential_is_less_than_ten_lines() {
+    let config = parse(
+        r#"
+        [credentials.github]
+        from = "file:/etc/strait/secrets/github"
+        send = "bearer"
+        [tools.github]
+        kind = "http"
+        url = "https://API.github.com"
+        credential = "github"
+        headers = { Accept = "application/vnd.github+json" }
+        "#,
+    )
+    .unwrap();
+    let tool = &config.tools.tools[0];
+    assert_eq!(tool.kind, Kind::Http { url: "https://api.github.com/".into() });
+    assert_eq!(tool.headers, [("accept".to_owned(), "application/vnd.github+json".to_owned())]);
+    let bound = tool.credential.as_ref().unwrap();
+    assert_eq!((bound.name.as_str(), bound.ttl_seconds), ("github", 300));
+    assert_eq!(bound.send, Placement::Header { name: "authorization".into(), format: "Bearer {}".into() });
+    assert_eq!(
+        config.credentials.values().next().unwrap().from,
+        Reference::File("/etc/strait/secrets/github".into())
+    );
+    assert!(
+        config.credential(&"github".parse().unwrap()).unwrap_err().contains("/etc/strait/secrets/github")
+    );
+    assert!(config.credential(&"other".parse().unwrap()).unwrap_err().contains("[credentials.other]"));
+}
+
+#[test]
+fn every_kind_of_tool_and_place_is_read() {
+    let config = parse(
+        r#"
+        [hosts]
+        "intern.corp.example" = "10.0.0.7"
+        [credentials.a]
+        from = "env:A"
+        send = { header = "X-Api-Key", format = "token {}" }
+        ttl = "90s"
+        [credentials.b]
+        from = "exec:/usr/bin/secret get b"
+        send = { query = "key" }
+        [credentials.c]
+        from = "systemd:c"
+        send = { basic = "bot" }
+        [tools.web]
+        kind = "web"
+        [tools.intern]
+        kind = "http"
+        url = "http://intern.corp.example:8080/api/"
+        credential = "a"
+        [tools.every_thing]
+        kind = "mcp"
+        url = "https://mcp.example.com/mcp"
+        credential = "c"
+        methods = ["resources", "prompts"]
+        [agents.coder]
+        tools = ["web", "intern"]
+        [agents.writer]
+        "#,
+    )
+    .unwrap();
+    let kinds: Vec<_> =
+        config.tools.tools.iter().map(|tool| (tool.name.as_str(), tool.kind.as_str())).collect();
+    assert_eq!(kinds, [("every_thing", "mcp"), ("intern", "http"), ("web", "web")]);
+    assert_eq!(config.tools.agents.len(), 1, "an agent without a list may address all");
+    assert_eq!(config.tools.agents[0].1.len(), 2);
+    let sends: Vec<_> = config.credentials.values().map(|one| (&one.send, one.ttl_seconds)).collect();
+    assert_eq!(sends[0], (&Placement::Header { name: "x-api-key".into(), format: "token {}".into() }, 90));
+    assert_eq!(sends[1].0, &Placement::Query { name: "key".into() });
+    assert_eq!(sends[2].0, &Placement::Basic { user: "bot".into() });
+}
+
+#[test]
+fn tools_and_credentials_that_do_not_hold_are_refused_with_their_key() {
+    let tool = |rest: &str| format!("[credentials.k]\nfrom = \"env:K\"\n[tools.t]\n{rest}");
+    let credential = |rest: &str| format!("[credentials.k]\n{rest}");
+    for (text, says) in [
+        (tool("kind = \"http\""), "`tools.t`: `url` is missing"),
+        (tool("kind = \"soap\""), "soap"),
+        (tool("kind = \"http\"\nurl = \"ftp://a.test\""), "`tools.t`: `url`"),
+        (tool("kind = \"http\"\nurl = \"https://a.test/?x=1\""), "has a query"),
+        (tool("kind = \"http\"\nurl = \"https://u:p@a.test/\""), "`url`"),
+        (
+            tool("kind = \"http\"\nurl = \"https://a.test\"\ncredential = \"other\""),
+            "there is no `[credentials.other]`",
+        ),
+        (tool("kind = \"http\"\nurl = \"http://a.test\"\ncredential = \"k\""), "in the clear"),
+        (tool("kind = \"web\"\nurl = \"https://a.test\""), "a web tool has no `url`"),
+        (tool("kind = \"web\"\ncredential = \"k\""), "any page would get it"),
+        (tool("kind = \"web\"\nmethods = []"), "`methods` is for"),
+        (tool("kind = \"mcp\"\nurl = \"https://a.test\"\nmethods = [\"tools\"]"), "it may name resources"),
+        (tool("kind = \"web\"\nheaders = { Host = \"x\" }"), "set by the gateway itself"),
+        (tool("kind = \"web\"\nheaders = { \"a b\" = \"x\" }"), "isn't a header's name"),
+        (tool("kind = \"web\"\nheaders = { A = \"x\\ny\" }"), "one line"),
+        (tool("kind = \"web\"\nheaders = { A = \"x\", a = \"y\" }"), "there twice"),
+        (
+            tool(
+                "kind = \"http\"\nurl = \"https://a.test\"\ncredential = \"k\"\nheaders = { authorization = \"x\" }",
+            ),
+            "where the credential goes",
+        ),
+        ("[tools.T]\nkind = \"web\"".to_owned(), "`T` is not a name"),
+        ("[tools.t]\nkind = \"web\"\nurll = \"x\"".to_owned(), "urll"),
+        ("[agents.coder]\ntools = [\"github\"]".to_owned(), "there is no `[tools.github]`"),
+        (credential("from = \"hunter2\""), "`credentials.k.from`: a credential is named by reference"),
+        (credential("from = \"env:K\"\nsend = \"basic\""), "bearer"),
+        (credential("from = \"env:K\"\nsend = { header = \"x\", query = \"y\" }"), "bearer"),
+        (
+            credential("from = \"env:K\"\nsend = { header = \"x\", format = \"no place\" }"),
+            "`format` must have `{}` once",
+        ),
+        (credential("from = \"env:K\"\nsend = { header = \"connection\" }"), "set by the gateway itself"),
+        (credential("from = \"env:K\"\nsend = { query = \"a&b\" }"), "query parameter"),
+        (credential("from = \"env:K\"\nsend = { basic = \"a:b\" }"), "without colon"),
+        (credential("from = \"env:K\"\nttl = \"5 minutes\""), "`90s`"),
+        (credential("from = \"env:K\"\nttl = \"0s\""), "`credentials.k.ttl`"),
+        (credential("value = \"x\""), "value"),
+    ] {
+        let message = parse(&text).err().unwrap_or_else(|| panic!("accepted: {text}")).to_string();
+        assert!(message.contains("/etc/strait/strait.toml") && message.contains(says), "{text}: {message}");
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+    // A host that the operator names may have it in the clear.
+    let named = "[hosts]\n\"a.test\" = \"10.0.0.1\"\n".to_owned()
+        + &tool("kind = \"http\"\nurl = \"http://a.test\"\ncredential = \"k\"");
+    parse(&named).unwrap();
 }

@@ -36,19 +36,25 @@ impl Pieces {
 }
 
 /// Puts a call to people, and its answer to the gateway that asked.
-pub(super) fn ask(link: &Link, session: u64, held: Box<Held>, pieces: &mut Pieces) {
+pub(super) async fn ask(link: &Link, session: u64, held: Box<Held>, pieces: &mut Pieces) {
     let call = held.call;
     let content = pieces.of(&held);
-    let owner = link
-        .state()
-        .runs
-        .get(&held.run)
-        .map(|run| Owner { agent: run.info.agent.to_string(), user: run.info.started_by.clone() });
-    let (Some(owner), Some(content)) = (owner, content) else {
+    let Some(place) = link.0.parts.approvals.place().await else { return };
+    let told = {
+        // INVARIANT: within this lock, so that what is asked for a run comes before its end.
+        let state = link.state();
+        let owner = state
+            .runs
+            .get(&held.run)
+            .map(|run| Owner { agent: run.info.agent.to_string(), user: run.info.started_by.clone() });
+        owner
+            .zip(content)
+            .map(|(owner, content)| link.0.parts.approvals.held(session, owner, (held, content), place))
+    };
+    let Some(told) = told else {
         let why = "its run has ended, or what it carries didn't come whole".to_owned();
         return answer(link, session, call, Answer::Unavailable(why));
     };
-    let told = link.0.parts.approvals.held(session, owner, held, content);
     let link = link.clone();
     tokio::spawn(async move {
         // Dropped if nobody waits any more.
@@ -56,6 +62,13 @@ pub(super) fn ask(link: &Link, session: u64, held: Box<Held>, pieces: &mut Piece
             answer(&link, session, call, said);
         }
     });
+}
+
+/// Takes a call back.
+pub(super) async fn withdraw(link: &Link, call: RecordId) {
+    if let Some(place) = link.0.parts.approvals.place().await {
+        link.0.parts.approvals.withdrawn(call, place);
+    }
 }
 
 fn answer(link: &Link, session: u64, call: RecordId, answer: Answer) {

@@ -229,8 +229,8 @@ async fn write(socket: &Socket, mut packets: mpsc::UnboundedReceiver<Packet>) ->
 /// Takes what the reader tells, until the connection is over.
 async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls: &mut Calls) -> Ended {
     let questions = Arc::new(Semaphore::new(QUESTIONS));
-    let mut mismatches = tokens::Mismatches::default();
     let mut pieces = held::Pieces::default();
+    let mut mismatches = tokens::Mismatches::default();
     while let Some(told) = news.recv().await {
         match told {
             News::Message(ToAgent::PolicyCompiled { epoch, refused }) => compiled(link, epoch, refused),
@@ -244,14 +244,14 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                 });
             }
             News::Message(ToAgent::RunClosed(id)) => link.run_closed(&id),
+            News::Message(ToAgent::HeldPiece { call, bytes }) => pieces.take(call, &bytes),
+            News::Message(ToAgent::Held(held)) => held::ask(link, number, held, &mut pieces).await,
+            News::Message(ToAgent::Withdrawn { call }) => held::withdraw(link, call).await,
             News::Message(ToAgent::Credential { ticket, name }) => {
                 let Ok(permit) = Arc::clone(&questions).acquire_owned().await else { break };
                 tokio::spawn(credentials::hand_over(link.clone(), number, ticket, name, permit));
             }
             News::Message(ToAgent::TokenMismatch { from, owner }) => mismatches.tell(link, from, owner).await,
-            News::Message(ToAgent::HeldPiece { call, bytes }) => pieces.take(call, &bytes),
-            News::Message(ToAgent::Held(held)) => held::ask(link, number, held, &mut pieces),
-            News::Message(ToAgent::Withdrawn { call }) => link.0.parts.approvals.withdrawn(call),
             News::Message(ToAgent::Hello { .. } | ToAgent::Records { .. }) => {}
             News::Over(over, left) => {
                 calls.add(left);

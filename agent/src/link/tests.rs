@@ -20,6 +20,8 @@ use crate::{
     run::process::ProcessName,
 };
 
+mod held;
+
 /// A user that is neither root nor anyone else's in these tests.
 const GATEWAY: u32 = 64_777;
 
@@ -56,7 +58,7 @@ impl Rig {
                 Program::at(Path::new("/nonexistent")),
             ),
             setup: Box::new(|| Ok(setup())),
-            tools: Box::new(strait_contract::tool::Tools::default),
+            tools: Box::new(Tools::default),
             credential: Box::new(|name| match name.as_str() {
                 "good" => Ok(Secret::new("hunter2".into())),
                 _ => Err("there is none".into()),
@@ -83,6 +85,7 @@ impl Rig {
         let mut gateway = self.gateway();
         gateway.hello(CONTRACT);
         assert!(matches!(gateway.next().await, Some((ToGateway::Setup(_), fds)) if fds.is_empty()));
+        assert!(matches!(gateway.next().await, Some((ToGateway::Tools(tools), _)) if tools.tools.is_empty()));
         gateway
     }
 
@@ -555,4 +558,45 @@ async fn an_agent_finds_what_a_gateway_of_an_earlier_one_had_spooled() {
     rig.link.spooled_taken().await;
     assert!(rig.host_log().contains("\"source\":\"gateway\""));
     assert_eq!(fs::read_dir(rig.instance.run_dir.join("spool")).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_are_handed_over_with_an_event_that_shows_nothing_of_them() {
+    let rig = Rig::new(0);
+    let mut gateway = rig.greeted().await;
+    for (ticket, name) in [(1, "good"), (2, "bad")] {
+        gateway.send(&ToAgent::Credential { ticket, name: name.parse().unwrap() });
+    }
+    let mut values = BTreeMap::new();
+    while values.len() < 2 {
+        if let Some((ToGateway::Credential { ticket, value }, _)) = gateway.next().await {
+            values.insert(ticket, value);
+        }
+    }
+    assert_eq!(values[&1].as_ref().unwrap().expose(), "hunter2");
+    assert_eq!(values[&2].as_ref().unwrap_err(), "there is none");
+    let log = rig.host_log();
+    assert!(log.contains("\"event\":\"credential.handed\"") && log.contains("\"name\":\"good\""), "{log}");
+    assert!(log.contains("\"event\":\"credential.unavailable\"") && log.contains("there is none"), "{log}");
+    assert!(!log.contains("hunter2"), "{log}");
+}
+
+/// A4: a token from the wrong run is an event in the logs of both, and a flood of them one a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_misused_token_is_an_event_of_both_runs_a4() {
+    let rig = Rig::new(0);
+    rig.start_run("r1").await;
+    rig.start_run("r2").await;
+    let mut gateway = rig.greeted().await;
+    for (from, owner) in [("r1", "r2"), ("r1", "r2"), ("r1", "r1"), ("r1", "gone"), ("gone", "r2")] {
+        gateway.send(&ToAgent::TokenMismatch { from: from.parse().unwrap(), owner: owner.parse().unwrap() });
+    }
+    gateway.send(&ToAgent::Credential { ticket: 1, name: "bad".parse().unwrap() });
+    while !matches!(gateway.next().await, Some((ToGateway::Credential { .. }, _))) {}
+    for run in ["r1", "r2"] {
+        let path = rig.instance.state_dir.join("runs").join(run).join("log.jsonl");
+        let log = fs::read_to_string(path).unwrap();
+        assert_eq!(log.matches("token.address_mismatch").count(), 1, "{log}");
+        assert!(log.contains("\"from\":\"r1\"") && log.contains("\"owner\":\"r2\""), "{log}");
+    }
 }

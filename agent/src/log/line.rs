@@ -59,10 +59,7 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
                 && activity.rules.iter().all(|rule| fits(rule))
                 && activity.reason.as_deref().is_none_or(&mut fits)
                 && activity.dst.name.as_deref().is_none_or(&mut fits)
-                && activity
-                    .approval
-                    .as_ref()
-                    .is_none_or(|approval| approval.by.as_deref().is_none_or(&mut fits))
+                && approved_by(activity.approval.as_ref()).as_deref().is_none_or(&mut fits)
                 && fits(&activity.proto)
                 && fits(&activity.via)
                 && activity.request.as_ref().is_none_or(|request| {
@@ -83,7 +80,7 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
                 && step.rules.iter().all(|rule| fits(rule))
                 && fits(&step.tool)
                 && fits(&step.target)
-                && [&step.args, &step.reason, &step.error]
+                && [&step.args, &step.reason, &step.error, &approved_by(step.approval.as_ref())]
                     .into_iter()
                     .all(|text| text.as_deref().is_none_or(&mut fits))
                 && step.approval.as_ref().is_none_or(|approval| approval.by.as_deref().is_none_or(&mut fits))
@@ -95,6 +92,10 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
         }
     };
     each && texts <= MAX_TEXTS
+}
+
+fn approved_by(approval: Option<&Approval>) -> Option<String> {
+    approval.and_then(|approval| approval.by.clone())
 }
 
 /// Appends a record's line to `out` and gives its hash.

@@ -30,6 +30,8 @@ pub struct Filter {
     pub decision: Option<String>,
     /// To this host or one below it.
     pub host: Option<String>,
+    /// Of this stream: `trace`, `activity` or `event`.
+    pub stream: Option<String>,
     /// Of this kind of activity, or events of this name.
     pub kind: Option<String>,
 }
@@ -72,6 +74,7 @@ impl Filter {
         self.since_ms.is_none_or(|since| entry.ts_ms >= since)
             && self.run.as_ref().is_none_or(|run| entry.text("run") == Some(run.as_str()))
             && is("decision", &self.decision)
+            && is("stream", &self.stream)
             && (is("kind", &self.kind) || is("event", &self.kind))
             && self.host.as_deref().is_none_or(|host| {
                 ["dst.name", "dst.addr", "dns.name"].iter().any(|path| {

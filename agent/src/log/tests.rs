@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, fs, io::Write as _, path::Path};
 
 use strait_contract::{
     code::Code,
-    record::{Activity, Body, Decision, Destination, Kind, Phase, Request, Source},
+    record::{Activity, Body, Decision, Destination, Kind, Phase, Request, Source, Step, ToolKind},
     run::Process,
 };
 
@@ -58,6 +58,7 @@ fn request(run: &str, url: &str) -> Record {
                 approval: None,
                 count: 1,
                 duration_us: Some(1500),
+                step: None,
             })),
         )
     }
@@ -365,4 +366,48 @@ proptest::proptest! {
     fn any_changed_bit_of_a_line_breaks_its_hash(line in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
         properties::a_hash_covers_its_line(&line);
     }
+}
+
+/// A27: a step's lines stand in the stream `trace`, and one that has begun and not ended is found again.
+#[tokio::test]
+async fn steps_are_a_stream_of_their_own_a27() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(options(dir.path())).unwrap();
+    log.open_run(meta("r")).await.unwrap();
+    let step = Step {
+        target: "GET https://api.test/x".into(),
+        args: Some("a=b".into()),
+        rules: vec!["api".into()],
+        status: Some(200),
+        truncated: true,
+        duration_us: Some(1500),
+        ..Step::new("a\"b/c".into(), ToolKind::Http, Decision::Allow)
+    };
+    let line = record(Some("r".parse().unwrap()), Body::Trace(Box::new(step)));
+    let decided = Record { phase: Some(Phase::Decided), ..line.clone() };
+    log.append(vec![decided]).await.unwrap();
+    let written = lines(dir.path(), "r").pop().unwrap();
+    let id = line.id.to_string();
+    for (key, value) in [
+        ("stream", serde_json::json!("trace")),
+        ("step", id.clone().into()),
+        ("id", id.into()),
+        ("type", "tool".into()),
+        ("tool", "a\"b/c".into()),
+        ("kind", "http".into()),
+        ("target", "GET https://api.test/x".into()),
+        ("args", "a=b".into()),
+        ("decision", "allow".into()),
+        ("rules", serde_json::json!(["api"])),
+        ("status", 200.into()),
+        ("truncated", true.into()),
+        ("durationMs", 1.5.into()),
+    ] {
+        assert_eq!(written[key], value, "{key}: {written}");
+    }
+    log.shutdown().await;
+    let log = Log::open(options(dir.path())).unwrap();
+    let begun = Begun::Step { tool: "a\"b/c".into(), kind: ToolKind::Http };
+    assert_eq!(log.open_run(meta("r")).await.unwrap().open, [(line.id, begun, Decision::Allow)]);
+    log.shutdown().await;
 }

@@ -266,8 +266,8 @@ fn case_85_an_approval_serves_the_call_that_was_shown_and_no_other() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(others.iter().all(|call| desk.is_waiting(*call)), "case 83: what was shown, not the host");
     assert_eq!(desk.seen(), ["POST /pay {\"amount\":82}"]);
-    let same = desk.curl(&pay("{\"amount\":82}"));
-    assert_eq!(desk.got(same), "done 200", "for this run");
+    let same = desk.curl(&pay("{ \"amount\": 82 }"));
+    assert_eq!(desk.got(same), "done 200", "for this run, spaces or not");
     // Visible, and revocable.
     let table = desk.site.strait(&["approvals"]);
     assert!(table.contains("granted (run left, by root)"), "{table}");
@@ -390,6 +390,39 @@ fn a_gateway_or_an_agent_that_is_killed_leaves_nothing_that_could_run_twice() {
         desk.done().iter().filter(|line| line["code"] == "APPROVAL_UNAVAILABLE").count() == 1
     });
     desk.site.assert_whole(1);
+}
+
+#[test]
+fn a_call_of_a_tool_waits_like_any_other_and_its_step_names_who_approved() {
+    let rule = ASK.replace("Host::\"origin.example\"", "Tool::\"api\"");
+    let more = "[credentials.key]\nfrom = \"file:BASE/secret\"\n[tools.api]\nkind = \"http\"\n\
+                url = \"http://origin.example:ORIGIN/v1\"\ncredential = \"key\"\nheaders = { Accept-Profile = \"fixed\" }\n";
+    let mut desk = Desk::new(&rule, more);
+    let secret = desk.site.work().parent().unwrap().join("secret");
+    fs::write(&secret, "s3cret-of-the-operator\n").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let call = "-H \"Authorization: Bearer $STRAIT_TOKEN\" -H 'X-Kind: a' $STRAIT_GATEWAY/http/api/tells";
+    let first = desk.curl(call);
+    let id = desk.prompt(1);
+    let shown = desk.site.strait(&["approvals", "show", &id]);
+    for part in ["/v1/tells", "via      tool api", "x-kind: a", "accept-profile: fixed"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("authorization"), "the run's token is sent to nobody: {shown}");
+    desk.approve(&[&id]);
+    let got = desk.got(first);
+    assert!(got.starts_with("GET /v1/tells HTTP/1.1") && got.ends_with(" 200"), "{got}");
+    let second = desk.curl(call);
+    let id = desk.prompt(1);
+    desk.site.strait(&["approvals", "deny", &id, "--note", "no"]);
+    assert!(desk.got(second).contains("APPROVAL_DENIED"));
+    let records = desk.site.records();
+    let lines = records.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let steps: Vec<_> = lines.filter(|line| line["stream"] == "trace" && line["phase"] == "done").collect();
+    let told: Vec<_> =
+        steps.iter().map(|step| (&step["approval"]["outcome"], &step["approval"]["by"])).collect();
+    assert_eq!(told, [(&"granted".into(), &"root".into()), (&"denied".into(), &"root".into())]);
+    assert_eq!(desk.done().len(), 1, "what was refused has no leg that leaves the host");
 }
 
 /// Runs a command line as somebody without an account. Without a group `strait` the socket is root's, so the test opens it.

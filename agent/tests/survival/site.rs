@@ -37,8 +37,10 @@ impl Site {
         Self::configured(policy, "")
     }
 
-    /// The same with more configuration.
+    /// Ready to take runs under this policy, with more of a config, in which `ORIGIN` is the origin's port and `BASE` the
+    /// site's folder.
     pub(crate) fn configured(policy: &str, more: &str) -> Self {
+        let origin = origin();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sv{}-{number}", std::process::id());
         let folder = tempfile::Builder::new().prefix(&name).tempdir_in("/var/tmp").unwrap();
@@ -58,11 +60,12 @@ impl Site {
              [network]\npool = \"10.212.{number}.0/24\"\n[hosts]\n\"origin.example\" = \"127.0.0.1\"\n\
              \"other.example\" = \"127.0.0.1\"\n\"xn--bcher-kva.example\" = \"127.0.0.1\"\n{more}",
             base = base.display(),
+            more = more.replace("ORIGIN", &origin.to_string()).replace("BASE", &base.display().to_string()),
         );
         let config = base.join("etc/strait.toml");
         fs::write(&config, text).unwrap();
         fs::write(base.join("etc/policies/read.cedar"), policy).unwrap();
-        let mut site = Self { folder, config, name, agent: None, runs: Vec::new(), origin: origin() };
+        let mut site = Self { folder, config, name, agent: None, runs: Vec::new(), origin };
         site.start_agent();
         site
     }
@@ -262,10 +265,18 @@ fn origin() -> u16 {
                 while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap_or(0) == 1 {
                     head.push(byte[0]);
                 }
-                if head.starts_with(b"GET /slow ") {
+                if head.windows(6).any(|part| part == b"/slow ") {
                     let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok\n");
                     // Until the gateway has gone.
                     let _ = stream.read(&mut byte);
+                    return;
+                }
+                if head.windows(6).any(|part| part == b"/tells") {
+                    let text = format!(
+                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                        head.len()
+                    );
+                    let _ = stream.write_all(&[text.as_bytes(), &head].concat());
                     return;
                 }
                 let _ = stream

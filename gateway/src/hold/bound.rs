@@ -3,23 +3,34 @@
 //! A body is read before anybody is asked and sent afterwards from memory, so that nothing can be exchanged in between.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName};
+use http::{
+    HeaderMap, HeaderName,
+    header::{CONTENT_ENCODING, CONTENT_TYPE, UPGRADE},
+};
 use sha2::{Digest, Sha256};
 use strait_contract::{
     approval::{CallDigest, Content, MAX_CONTENT, Shown},
     code::Code,
     redact::redact_text,
 };
+use strait_policies::json::{Json, Limits};
 
 use crate::{
-    call::{Call, What},
+    call::{Call, HttpCall, What},
     decide::Refusal,
+    forward,
     gateway::Gateway,
-    protocol::http::body::{Collect, Payload},
+    protocol::http::{
+        body::{Collect, Payload},
+        headers,
+    },
 };
 
 /// Most bytes of everything that is shown but the content: it travels in one packet.
 const MAX_SHOWN: usize = 96 * 1024;
+
+/// How much JSON is compared by its meaning; more is compared by its bytes.
+const JSON: Limits = Limits { bytes: MAX_CONTENT, depth: 64, nodes: 65_536 };
 
 /// Fields that don't change what a request means: about the connection, the client, or this one attempt. Every other
 /// field is bound and shown.
@@ -96,19 +107,24 @@ pub(super) async fn bind(
         What::Stream(to) => ("connect".to_owned(), to.text()),
         What::Dns(question) => (question.record_type.clone(), question.name.clone()),
     };
-    let mut bound = Fields::default();
+    let via = match call.tool() {
+        Some(tool) => format!("tool {}", tool.name),
+        None => call.via.as_str().to_owned(),
+    };
+    let mut fields = HeaderMap::new();
     let mut content = None;
-    if let Carried::Http { head, body } = carried {
-        bound = Fields::of(head);
+    if let (Carried::Http { head, body }, What::Http(http)) = (carried, &call.what) {
+        fields = sent_fields(call, http, head);
         content = read(gateway, call, body).await?;
     }
+    let bound = Fields::of(&fields);
     let bytes = content.clone().unwrap_or_default();
     let content = content.map(|bytes| Content {
         bytes: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
         digest: CallDigest(Sha256::digest(&bytes).into()),
     });
     let mut sum = Sum::new();
-    for part in [&action, &target, call.via.as_str(), why] {
+    for part in [&action, &target, &via, why] {
         sum.add(part.as_bytes());
     }
     sum.count(rules.len());
@@ -118,8 +134,18 @@ pub(super) async fn bind(
         sum.add(name.as_str().as_bytes());
         sum.add(value);
     }
-    sum.add(content.map(|content| content.digest.0).as_ref().map_or(&[], |digest| digest));
-    let shown = Shown { action, target, via: call.via.as_str().to_owned(), fields: bound.shown(), content };
+    match content.map(|_| sorted_json(&fields, &bytes)) {
+        None => sum.add(b"nothing"),
+        Some(Some(json)) => {
+            sum.add(b"json");
+            sum.add(json.as_bytes());
+        }
+        Some(None) => {
+            sum.add(b"bytes");
+            sum.add(&bytes);
+        }
+    }
+    let shown = Shown { action, target, via, fields: bound.shown(), content };
     if size(&shown, rules, why) > MAX_SHOWN {
         let reason = format!(
             "its URL and fields are longer than the {MAX_SHOWN} bytes that a person can be asked about"
@@ -127,6 +153,27 @@ pub(super) async fn bind(
         return Err(Refusal::new(Code::ApprovalUnavailable, reason));
     }
     Ok(Bound { digest: sum.finish(), shown, content: bytes })
+}
+
+/// The fields that are sent, and the one that makes a stream of another protocol of it.
+fn sent_fields(call: &Call, http: &HttpCall, head: &HeaderMap) -> HeaderMap {
+    let mut fields = forward::fields(&call.caller.run, http, head);
+    if let Some(protocol) = headers::upgrade(head) {
+        fields.insert(UPGRADE, protocol);
+    }
+    fields
+}
+
+/// A body of JSON without what gives it no meaning: the order of keys, spaces, escapes (case 85). Numbers stay as spelled.
+/// `None` if it isn't JSON that every reader reads alike: then each byte counts.
+fn sorted_json(fields: &HeaderMap, bytes: &[u8]) -> Option<String> {
+    let told = fields.get(CONTENT_TYPE)?.to_str().ok()?;
+    let essence = told.split(';').next()?.trim().to_ascii_lowercase();
+    if (essence != "application/json" && !essence.ends_with("+json")) || fields.contains_key(CONTENT_ENCODING)
+    {
+        return None;
+    }
+    Json::parse(bytes, &JSON).ok().map(|json| json.to_sorted_text())
 }
 
 /// The whole body, which stays in `body` to be sent; `None` if there is none.
@@ -256,6 +303,28 @@ mod tests {
         assert_eq!(fields.raw.len(), 1);
         let (_, value) = &fields.shown()[0];
         assert!(value.contains("[hidden:") && !value.contains("ghp_0123"), "{value}");
+    }
+
+    #[test]
+    fn json_is_compared_by_its_meaning_and_all_else_by_its_bytes() {
+        let json = fields(&[("content-type", "application/json; charset=utf-8")]);
+        let sorted = |text: &str| sorted_json(&json, text.as_bytes());
+        assert_eq!(sorted(r#"{"to": "x", "amount": 82}"#), sorted("{\"amount\":82,\n\"\\u0074o\":\"x\"}"));
+        for other in
+            [r#"{"amount":82.0,"to":"x"}"#, r#"{"amount":"82","to":"x"}"#, r#"{"amount":8.2e1,"to":"x"}"#]
+        {
+            assert_ne!(sorted(other), sorted(r#"{"amount":82,"to":"x"}"#), "{other}");
+        }
+        assert_ne!(sorted("[1,2]"), sorted("[2,1]"));
+        assert_eq!(sorted(r#"{"a":1,"a":2}"#), None, "readers differ");
+        assert_eq!(sorted("{} {}"), None);
+        for head in [
+            &[("content-type", "text/plain")][..],
+            &[],
+            &[("content-type", "application/json"), ("content-encoding", "gzip")],
+        ] {
+            assert_eq!(sorted_json(&fields(head), b"{}"), None);
+        }
     }
 
     #[test]

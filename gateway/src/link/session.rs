@@ -324,13 +324,13 @@ impl Link {
                     let _ = answer.send(process);
                 }
             }
+            ToGateway::Answer { call, answer } => session.held.answered(call, answer),
             ToGateway::Tools(tools) => self.gateway.set_tools(*tools)?,
             ToGateway::Credential { ticket, value } => {
                 if let Some(Asked::Credential(answer)) = session.asked.remove(&ticket) {
                     let _ = answer.send(value);
                 }
             }
-            ToGateway::Answer { call, answer } => session.held.answered(call, answer),
         }
         Ok(())
     }

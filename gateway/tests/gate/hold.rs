@@ -8,7 +8,10 @@ use strait_contract::{
     message::{Limits, PolicyFile, ToGateway},
     record::{Decision, Kind},
 };
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{
     client::{answer, ask},
@@ -166,8 +169,10 @@ async fn case_85_what_changes_the_call_changes_its_digest_and_what_does_not_does
          Transfer-Encoding: chunked\r\n\r\n7\r\n{\"amoun\r\n6\r\nt\":82}\r\n0\r\n\r\n"
             .to_owned(),
     ];
+    let same = [&same[..], &[post("{ \"amount\" : 82 }", "")]].concat();
     let other = [
         post("{\"amount\":820}", ""),
+        post("{\"amount\":82,\"amount\":82}", ""),
         post("{\"amount\":82.0}", ""),
         post("{\"amount\":82,\"to\":\"x\"}", ""),
         post("{\"amount\":82}", "X-Amz-Target: Delete\r\n"),
@@ -181,9 +186,9 @@ async fn case_85_what_changes_the_call_changes_its_digest_and_what_does_not_does
         streams.push(sent(&world, origin.port(), request).await);
         world.log.held(number + 1).await;
     }
-    let digests: Vec<_> = world.log.held(11).await.iter().map(|(held, _)| held.digest).collect();
-    assert!(digests[..3].iter().all(|digest| *digest == digests[0]), "{digests:?}");
-    for (at, digest) in digests.iter().enumerate().skip(3) {
+    let digests: Vec<_> = world.log.held(13).await.iter().map(|(held, _)| held.digest).collect();
+    assert!(digests[..4].iter().all(|digest| *digest == digests[0]), "{digests:?}");
+    for (at, digest) in digests.iter().enumerate().skip(4) {
         assert!(
             digests.iter().enumerate().all(|(other, known)| other == at || known != digest),
             "number {at}"
@@ -281,6 +286,33 @@ async fn the_end_of_a_run_ends_what_it_holds() {
     world.say(&held[0].0, granted());
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(origin.seen().is_empty());
+    world.log.settled().await;
+}
+
+/// Nobody reads it, so what is shown is where it goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_waits_too_and_is_carried_once_approved() {
+    let echo = crate::origin::echo().await;
+    let rule = format!(r#"Endpoint::"ok.test:{}""#, echo.port());
+    let world = World::with(&format!(
+        r#"@id("ask") @approval permit(principal, action == Action::"connect", resource == {rule});"#
+    ))
+    .await;
+    let mut stream = world.connect("ok.test", echo.port()).await;
+    stream.write_all(b"\x01\x02").await.unwrap();
+    let held = world.log.held(1).await;
+    let shown = &held[0].0.shown;
+    assert_eq!(
+        (shown.action.as_str(), shown.target.clone()),
+        ("connect", format!("ok.test:{}", echo.port()))
+    );
+    world.say(&held[0].0, granted());
+    let mut got = [0; 2];
+    tokio::time::timeout(Duration::from_secs(5), stream.read_exact(&mut got)).await.unwrap().unwrap();
+    assert_eq!(got, [1, 2]);
+    drop(stream);
+    let done = world.log.done_of(Kind::Stream, 1).await;
+    assert_eq!(done[0].approval.as_ref().map(|approval| approval.outcome), Some(Outcome::Granted));
     world.log.settled().await;
 }
 

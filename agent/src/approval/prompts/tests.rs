@@ -105,6 +105,7 @@ fn an_approval_that_nobody_waits_for_serves_one_identical_call_within_ten_minute
     rig.prompts.withdraw(call);
     rig.approve(&id, Scope::Times(1), 700);
     assert!(!rig.is_granted(2, 1301), "too late, whether or not the end was noticed");
+    assert_eq!(rig.approve(&id, Scope::Times(1), 1302).len(), 1, "and asked about again");
 }
 
 #[test]
@@ -200,14 +201,15 @@ fn a_run_has_so_many_calls_waiting_and_a_grant_is_not_among_its_prompts() {
 #[test]
 fn a_gateway_that_is_gone_ends_its_calls_and_leaves_unused_grants() {
     let mut rig = Rig::new();
-    let (_, waiting) = rig.waits(1, 0);
+    let (first, waiting) = rig.waits(1, 0);
     let (call, granted) = rig.waits(2, 0);
     rig.prompts.withdraw(call);
     rig.approve(&granted, Scope::Times(1), 1);
     let effects = rig.prompts.session_ended(7, 2);
     assert_eq!(effects.closed.len(), 1);
     assert_eq!((effects.closed[0].id.clone(), effects.closed[0].end), (waiting, End::GatewayGone));
-    assert!(effects.answers.is_empty() && rig.prompts.calls.is_empty() && rig.prompts.deadlines.is_empty());
+    assert_eq!(calls(&effects.answers), [first], "whoever passes answers on is let go");
+    assert!(rig.prompts.calls.is_empty() && rig.prompts.deadlines.is_empty());
     assert!(rig.is_granted(2, 3));
 }
 

@@ -103,6 +103,10 @@ fn what(entry: &Entry) -> String {
         });
         return name + &facts.collect::<String>();
     }
+    if let (Some(tool), Some(target)) = (text("tool"), text("target")) {
+        let status = number("status").map_or_else(String::new, |status| format!(" → {status}"));
+        return format!("{tool}: {target}{status}");
+    }
     if let (Some(method), Some(url)) = (text("request.method"), text("request.url")) {
         let status = number("request.status").map_or_else(String::new, |status| format!(" → {status}"));
         return format!("{method} {url}{status}");
@@ -125,7 +129,7 @@ fn why(entry: &Entry) -> String {
     let parts = [
         entry.text("code").map(str::to_owned),
         (!rules.is_empty()).then(|| format!("[{}]", rules.join(", "))),
-        entry.text("reason").map(str::to_owned),
+        entry.text("reason").or_else(|| entry.text("error")).map(str::to_owned),
     ];
     redact_text(&parts.into_iter().flatten().collect::<Vec<_>>().join(" "), 1024)
 }

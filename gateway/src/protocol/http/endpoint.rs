@@ -12,17 +12,11 @@ use hyper::body::Incoming;
 use strait_contract::{code::Code, record::ToolKind};
 
 use self::address::Address;
-use super::{
-    Front,
-    body::{Body, Payload},
-    read, serve,
-};
+use super::{Front, body::Body, read, serve};
 use crate::{
     call::{Call, Via},
-    decide::{self, Refusal, Refused, decide_with},
-    forward,
+    decide::{self, Refusal},
     gateway::Settings,
-    hold::Carried,
     token,
     tools::{Kind, Tools},
 };
@@ -49,28 +43,11 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
         Ok(call) => call,
         Err(refusal) => return serve::refused(serve::unread_via(front, via, &head, refusal).await),
     };
-    let mut body = Payload::Live(body);
-    let carried = Carried::Http { head: &head.headers, body: &mut body };
-    match permitted(front, &tools, call, carried).await {
-        // On the heap, so that a call that waits for a person doesn't take the room of one that is sent.
-        Ok(permitted) => Box::pin(forward::send(context, permitted, Request::from_parts(head, body))).await,
-        Err(why) => serve::refused(why),
+    let tool = call.tool().map(|tool| tools.check(&context.caller.run.info.agent, &tool.name));
+    if let Some(Err(refusal)) = tool {
+        return serve::refused(decide::refuse(&context.gateway, &call, refusal).await);
     }
-}
-
-async fn permitted(
-    front: &Front,
-    tools: &Tools,
-    call: Call,
-    carried: Carried<'_>,
-) -> Result<decide::Permitted, Refused> {
-    let gateway = &front.context.gateway;
-    let tool = call.tool().map(|tool| tool.name.clone());
-    let agent = &front.context.caller.run.info.agent;
-    match tool.map(|tool| tools.check(agent, &tool)) {
-        Some(Err(refusal)) => Err(decide::refuse(gateway, &call, refusal).await),
-        _ => decide_with(gateway, call, carried).await,
-    }
+    serve::send(context, call, head, body).await
 }
 
 /// What an address asks for, as a call of its tool.

@@ -25,11 +25,12 @@ use super::{
     read::{self, Asked},
 };
 use crate::{
-    call::Via,
+    call::{Call, Via},
     decide::{Refusal, Refused, decide_with, refuse_line},
     forward,
     hold::Carried,
     limits::H2_STREAMS,
+    pipeline::Context,
     record::facts::{self, Line},
     refuse as words,
 };
@@ -204,21 +205,26 @@ pub(crate) async fn answer(
         Err(refusal) => return Ok(refused(unread(&front, &head, refusal).await)),
     };
     Ok(match asked {
-        Asked::Call(call) => {
-            let mut body = Payload::Live(body);
-            let carried = Carried::Http { head: &head.headers, body: &mut body };
-            match decide_with(&front.context.gateway, *call, carried).await {
-                // On the heap, so that a call that waits for a person doesn't take the room of one that is sent.
-                Ok(permitted) => {
-                    let request = Request::from_parts(head, body);
-                    Box::pin(forward::send(&front.context, permitted, request)).await
-                }
-                Err(why) => refused(why),
-            }
-        }
+        Asked::Call(call) => send(&front.context, *call, head, body).await,
         Asked::Tunnel(to) => proxy::tunnel(&front.context, to, Request::from_parts(head, body)),
         Asked::Own => endpoint::answer(&front, Request::from_parts(head, body)).await,
     })
+}
+
+/// Has a call decided and, if it may pass, sent.
+pub(crate) async fn send(
+    context: &Context,
+    call: Call,
+    head: http::request::Parts,
+    body: Incoming,
+) -> Response<Body> {
+    let mut body = Payload::Live(body);
+    let carried = Carried::Http { head: &head.headers, body: &mut body };
+    match decide_with(&context.gateway, call, carried).await {
+        // On the heap, so that a call that waits for a person doesn't take the room of one that is sent.
+        Ok(permitted) => Box::pin(forward::send(context, permitted, Request::from_parts(head, body))).await,
+        Err(why) => refused(why),
+    }
 }
 
 /// Records a request that is no call.

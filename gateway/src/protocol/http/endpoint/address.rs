@@ -89,7 +89,7 @@ impl Named<'_> {
 /// `replaced` are left out of the query: the credential is the one of this name.
 pub(super) fn join(base: &Target, rest: &str, replaced: Option<&str>) -> Result<Target, BadAddress> {
     let below = Target::from_host(base.scheme(), base.host().clone(), base.port(), rest)?;
-    let root = base.path().strip_suffix('/').unwrap_or(base.path());
+    let root = base.path().trim_end_matches('/');
     let mut whole = String::from(root);
     // A base without more is itself: `/http/TOOL` is not `/http/TOOL/`.
     if !rest.is_empty() && !rest.starts_with('?') || root.is_empty() {
