@@ -46,6 +46,8 @@ pub enum ToAgent {
     Credential { ticket: u64, name: ToolName },
     /// The run `from` presented the workload token of `owner`: an event for both.
     TokenMismatch { from: RunId, owner: RunId },
+    /// A tool of an MCP server isn't what was pinned: an event for the run that was shown it. `differs` names its parts.
+    ToolDrifted { run: RunId, server: ToolName, tool: String, differs: String },
 }
 
 /// From the agent to the gateway.

@@ -40,6 +40,8 @@ pub struct Shared {
     pub compiled: Mutex<HashMap<u64, Option<String>>>,
     pub process: Mutex<Option<Process>>,
     pub asked: Mutex<u32>,
+    /// Tools that aren't what was pinned, and what of them differs.
+    pub drifted: Mutex<Vec<(String, String)>>,
     /// Calls that wait for a person, with what they carry; those that don't any more.
     pub held: Mutex<Vec<(Held, Vec<u8>)>>,
     pub withdrawn: Mutex<Vec<RecordId>>,
@@ -74,6 +76,7 @@ impl Shared {
             credentials: Mutex::default(),
             handed: Mutex::default(),
             mismatches: Mutex::default(),
+            drifted: Mutex::default(),
         })
     }
 
@@ -374,6 +377,9 @@ fn handle(message: ToAgent, back: &mpsc::UnboundedSender<(ToGateway, Vec<OwnedFd
                 tokio::time::sleep(Duration::from_millis(30)).await;
                 let _ = back.send((ToGateway::Credential { ticket, value }, Vec::new()));
             });
+        }
+        ToAgent::ToolDrifted { server, tool, differs, .. } => {
+            shared.drifted.lock().unwrap().push((format!("{server}/{tool}"), differs));
         }
         ToAgent::TokenMismatch { from, owner } => {
             shared.mismatches.lock().unwrap().push((from.to_string(), owner.to_string()));
