@@ -1,6 +1,8 @@
 //! MCP tools: what is judged is what is sent, lists show what can be called, nothing passes unseen (A5 to A8, A23, cases
 //! 52 to 62).
 
+#[path = "mcp/official.rs"]
+mod official;
 #[path = "mcp/server.rs"]
 mod server;
 
@@ -8,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use strait_contract::{
+    approval::{Answer, Settled},
     code::Code,
-    message::PolicyFile,
+    message::{PolicyFile, ToGateway},
     record::{Decision, Phase, ToolKind},
     tool::{Kind, Tool},
 };
@@ -17,7 +20,7 @@ use strait_contract::{
 use self::server::{Server, UPSTREAM_SESSION, tool};
 use crate::{
     tools::{KEY, bearer, bound, tools},
-    world::{Curl, Options, World},
+    world::{Curl, OTHER_RUN, OTHER_TOKEN, Options, World},
 };
 
 fn mcp_tool(server: &Server, methods: &[&str]) -> Tool {
@@ -38,7 +41,7 @@ async fn world(policy: &str, methods: &[&str]) -> (World, Server) {
 fn pay(description: &str) -> Value {
     json!({"name": "pay", "description": description, "inputSchema": {
         "type": "object", "required": ["amount"], "additionalProperties": false,
-        "properties": {"amount": {"type": "number"}, "to": {"type": "string"}}}})
+        "properties": {"amount": {"type": "integer"}, "to": {"type": "string"}}}})
 }
 
 /// The same with `bank/pay` pinned.
@@ -57,7 +60,7 @@ async fn pinned() -> (World, Server) {
 const PINNED: &str = r#"
 @id("reads") permit(principal, action == Action::"bank/read", resource);
 @id("pays") permit(principal, action == Action::"bank/pay", resource)
-when { context.arguments.amount.lessThanOrEqual(decimal("100.0")) };
+when { context.arguments.amount <= 100 };
 "#;
 const UNPINNED: &str = r#"
 @id("reads") permit(principal, action in Action::"tools/call", resource in Tool::"bank")
@@ -565,13 +568,12 @@ async fn rules_about_arguments_decide_case_61() {
         async move { world.post(&body, &[]).await }
     };
     assert_eq!(call(r#"{"amount":100}"#).await.status, 200);
-    assert_eq!(call(r#"{"amount":1e2}"#).await.status, 200, "the same number");
-    assert_eq!(server.said_of("tools/call").len(), 2);
+    assert_eq!(server.said_of("tools/call").len(), 1);
     for wrong in [
         r#"{"amount":101}"#,
         r#"{"amount":"100"}"#,
         "{}",
-        r#"{"amount":1e3}"#,
+        r#"{"amount":1e2}"#,
         r#"{"amount":1,"Amount":999}"#,
         r#"{"amount":null}"#,
         r#"{"amount":[1]}"#,
@@ -579,7 +581,7 @@ async fn rules_about_arguments_decide_case_61() {
         let got = call(wrong).await;
         assert!([400, 403].contains(&got.status), "{wrong}: {got:?}");
     }
-    assert_eq!(server.said_of("tools/call").len(), 2, "nothing of it reached the server");
+    assert_eq!(server.said_of("tools/call").len(), 1, "nothing of it reached the server");
 }
 
 /// Case 59: a tool that isn't what was reviewed is neither shown nor called until it is pinned anew.
@@ -613,4 +615,113 @@ async fn a_tool_that_has_changed_is_held_back_case_59() {
     server.state.lock().unwrap().pages = vec![(vec![pay("does pay"), tool("read")], None)];
     assert_eq!(list().await, ["pay", "read"]);
     assert_eq!(world.tool("pay", json!({"amount": 1})).await.status, 200);
+}
+
+/// A21, A22: a call that waits for a person. Kept alive by comments once the client has waited a while; bound to what is
+/// asked for and not to the attempt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_held_call_is_kept_alive_and_answered_in_the_stream_a22() {
+    let policy = r#"@id("asks") @approval("pays") permit(principal, action in Action::"tools/call", resource in Tool::"bank");"#;
+    let (world, server) = world(policy, &[]).await;
+    let call = |id: u32, token: u32| {
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {
+            "name": "pay", "arguments": {"amount": 7}, "_meta": {"progressToken": token}}});
+        let world = &world;
+        async move { world.post(&message.to_string(), &[]).await }
+    };
+    let answer = |at: usize, wait: u64, answer: Answer| {
+        let world = &world;
+        async move {
+            let held = world.log.held(at + 1).await.remove(at);
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            let call = held.0.call;
+            world.agent.as_ref().unwrap().tell(ToGateway::Answer { call, answer }, Vec::new());
+            held
+        }
+    };
+    let settled = || Settled { id: "k7m2x9qd".parse().unwrap(), by: Some("ana".to_owned()), waited_ms: 5 };
+    // At once: as if nobody had been asked.
+    let (got, (held, content)) = tokio::join!(call(1, 1), answer(0, 0, Answer::Granted(settled())));
+    assert_eq!((got.status, &got.json()["id"]), (200, &json!(1)), "{got:?}");
+    assert_eq!((held.shown.action.as_str(), held.shown.target.as_str()), ("tools/call", "bank/pay"));
+    assert_eq!(String::from_utf8(content).unwrap(), r#"{"name":"pay","arguments":{"amount":7}}"#);
+    // After a while: in a stream.
+    let (got, (again, _)) = tokio::join!(call(2, 9), answer(1, 4000, Answer::Granted(settled())));
+    assert_eq!(again.digest, held.digest, "the same call");
+    assert!(got.head.contains("text/event-stream") && got.text().contains(": still here"), "{got:?}");
+    assert_eq!(got.events()[0]["id"], 2);
+    assert_eq!(got.events()[0]["result"]["content"][0]["text"], "{\"amount\":7}");
+    // Refused after a while: an error in the stream, with the same code.
+    let denied = Answer::Denied(settled(), Some("not today".to_owned()));
+    let (got, _) = tokio::join!(call(3, 1), answer(2, 2500, denied.clone()));
+    let error = &got.events()[0]["error"];
+    assert_eq!((got.status, &error["data"]["code"]), (200, &json!("APPROVAL_DENIED")), "{got:?}");
+    assert!(error["message"].as_str().unwrap().contains("not today"));
+    let (got, _) = tokio::join!(call(4, 1), answer(3, 0, denied));
+    assert_eq!(got.refusal(), (403, "APPROVAL_DENIED".to_owned()));
+    assert_eq!(server.said_of("tools/call").len(), 2);
+    // Whoever goes is not asked about any more, and the server hears nothing of it.
+    let session = world.session().await;
+    let gone = world.rpc("tools/call", json!({"name": "pay"}), &["-H", &session, "-m", "2"]).await;
+    assert_eq!(gone.exit, 28);
+    for _ in 0..200 {
+        if !world.log.withdrawn.lock().unwrap().is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(world.log.withdrawn.lock().unwrap().len(), 1);
+    assert_eq!(server.said_of("tools/call").len(), 2);
+    assert_eq!(server.said_of("notifications/cancelled").len(), 0);
+    world.log.settled().await;
+    world.log.check_steps();
+}
+
+/// Case 60: the same name on two servers is two tools.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_about_one_server_says_nothing_of_another_case_60() {
+    let policy = r#"@id("one") permit(principal, action in Action::"tools/call", resource in Tool::"bank") when { resource.name == "read" };"#;
+    let (mut world, server) = world(policy, &[]).await;
+    let other = Server::start().await;
+    let there = Tool { name: "other".parse().unwrap(), ..mcp_tool(&other, &[]) };
+    world.tell_tools(tools(vec![mcp_tool(&server, &[]), there])).await;
+    server.state.lock().unwrap().pages =
+        vec![(vec![tool("read"), tool("other__read"), tool("other/read")], None)];
+    assert_eq!(world.rpc("tools/list", json!({}), &[]).await.tool_names(), ["read"]);
+    assert_eq!(world.tool("read", json!({})).await.status, 200);
+    for name in ["other__read", "other/read"] {
+        assert_eq!(world.tool(name, json!({})).await.status, 403, "{name}");
+    }
+    let body =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "read"}}).to_string();
+    let got = world
+        .call("/mcp/other", &["-d", &body, "-H", "Content-Type: application/json", "-H", "Accept: */*"])
+        .await;
+    assert_eq!(got.refusal(), (403, "TOOL_CALL_DENIED".to_owned()));
+    assert_eq!(other.said().len(), 0);
+}
+
+/// A session is good for the run and the tool that it was begun with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_run_has_nothing_of_a_session_case_55() {
+    let (world, server) = world(UNPINNED, &[]).await;
+    let session = world.session().await;
+    let before = server.said().len();
+    let body =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "read"}}).to_string();
+    let token = format!("Authorization: Bearer {OTHER_TOKEN}");
+    let fixed = [
+        "-d",
+        body.as_str(),
+        "-H",
+        "Content-Type: application/json",
+        "-H",
+        "Accept: */*",
+        "-H",
+        token.as_str(),
+    ];
+    let got = world.curl_from(OTHER_RUN, "/mcp/bank", &[&fixed[..], &["-H", &session]].concat()).await;
+    assert_eq!((got.status, got.json()["error"]["code"].as_i64()), (404, Some(-32001)), "{got:?}");
+    assert_eq!(server.said().len(), before);
+    assert_eq!(world.curl_from(OTHER_RUN, "/mcp/bank", &fixed).await.status, 200, "positive control");
 }

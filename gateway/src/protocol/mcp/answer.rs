@@ -56,7 +56,9 @@ pub(crate) struct Filter {
 enum Framing {
     Json(BytesMut),
     Events(Splitter),
-    /// Not a message: an error page, or nothing.
+    /// Nothing is to come.
+    Nothing,
+    /// Not a message: an error page.
     Other,
 }
 
@@ -87,18 +89,18 @@ pub(crate) fn take(exchange: &Arc<Exchange>, head: &mut Parts, from: Source) -> 
     let media =
         head.headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes().to_vec()).unwrap_or_default();
     let nothing = from.is_end_stream();
-    let framing = if is_media(&media, b"text/event-stream") && head.status.is_success() {
+    let framing = if !head.status.is_success() && !is_media(&media, b"application/json") {
+        Framing::Other
+    } else if is_media(&media, b"text/event-stream") {
         Framing::Events(Splitter::default())
     } else if is_media(&media, b"application/json") {
         Framing::Json(BytesMut::new())
-    } else if head.status.is_success()
-        && !nothing
-        && head.headers.get(header::CONTENT_LENGTH).is_none_or(|length| length != "0")
+    } else if media.is_empty() || head.headers.get(header::CONTENT_LENGTH).is_some_and(|length| length == "0")
     {
+        Framing::Nothing
+    } else {
         let media = String::from_utf8_lossy(&media).into_owned();
         return Err(format!("the server answered with `{media}`, neither JSON nor an event stream"));
-    } else {
-        Framing::Other
     };
     if nothing || matches!(framing, Framing::Other) {
         exchange.over();
@@ -224,6 +226,8 @@ impl Filter {
                 self.waiting.extend(events);
                 Ok(())
             }
+            Framing::Nothing if data.is_empty() => Ok(()),
+            Framing::Nothing => Err(Broken::Message("it doesn't say what it is".to_owned())),
             Framing::Other => {
                 self.out.push_back(Bytes::copy_from_slice(data));
                 Ok(())
@@ -236,6 +240,9 @@ impl Filter {
         match std::mem::replace(&mut self.framing, Framing::Other) {
             Framing::Json(whole) => {
                 let whole = whole.freeze();
+                if whole.is_empty() {
+                    return Ok(());
+                }
                 let json = read_json(&whole)?;
                 self.judge.exchange.over();
                 let changed = self.judge.document(json);
@@ -243,7 +250,7 @@ impl Filter {
                 Ok(())
             }
             // Half an event is none: every client drops it.
-            Framing::Events(_) | Framing::Other => Ok(()),
+            Framing::Events(_) | Framing::Nothing | Framing::Other => Ok(()),
         }
     }
 
