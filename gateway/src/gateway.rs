@@ -19,7 +19,7 @@ use crate::{
     forward::dial::Dialer,
     hold::Desk,
     link::WhoIs,
-    protocol::tls::leaf::Minter,
+    protocol::{mcp::drift::Drift, tls::leaf::Minter},
     record::{Queue, Recorder},
     runs::Runs,
     tools::{Tools, ToolsError},
@@ -71,6 +71,8 @@ pub struct Gateway {
     pub desk: Desk,
     /// Where flows come from.
     pub flows: FlowSource,
+    /// Tools that aren't what was pinned.
+    pub drift: Drift,
     settings: ArcSwapOption<Settings>,
     tools: ArcSwap<Tools>,
 }
@@ -147,6 +149,7 @@ impl Gateway {
             whois,
             desk,
             flows,
+            drift: Drift::default(),
             settings: ArcSwapOption::empty(),
             tools: ArcSwap::default(),
         };

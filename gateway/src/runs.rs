@@ -13,7 +13,11 @@ use std::{
 use strait_contract::{ids::RunId, message::Limits, run::RunInfo, token::TokenHash};
 use tokio::sync::{Semaphore, watch};
 
-use crate::{forward::pool::Pool, names::Names, protocol::http::body::room};
+use crate::{
+    forward::pool::Pool,
+    names::Names,
+    protocol::{http::body::room, mcp::session::Sessions},
+};
 
 /// A live run, shared by all of its connections.
 #[derive(Debug)]
@@ -26,6 +30,8 @@ pub struct Run {
     pub(crate) pool: Pool,
     /// Room for the bodies of its held calls.
     pub(crate) held_bytes: Arc<Semaphore>,
+    /// Its sessions with MCP servers.
+    pub(crate) mcp: Sessions,
     connections: AtomicU32,
     /// Unix time, seconds, of the last workload token of another run that it presented and the agent was told of.
     misused: AtomicU64,
@@ -43,6 +49,7 @@ impl Run {
             names,
             pool: Pool::default(),
             held_bytes: room(),
+            mcp: Sessions::default(),
             connections: AtomicU32::new(0),
             misused: AtomicU64::new(0),
             session: AtomicU64::new(0),

@@ -46,6 +46,8 @@ pub enum ToAgent {
     Held(Box<Held>),
     /// A held call is not waited for any more: its client has gone. If its answer is on the way, that is not used.
     Withdrawn { call: RecordId },
+    /// A tool of an MCP server isn't what was pinned: an event for the run that was shown it. `differs` names its parts.
+    ToolDrifted { run: RunId, server: ToolName, tool: String, differs: String },
 }
 
 /// From the agent to the gateway.

@@ -5,6 +5,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 use strait_contract::{
     CONTRACT,
     message::{MAX_PACKET, ToAgent, ToGateway},
+    redact::redact_text,
     seqpacket::LinkError,
 };
 use tokio::{
@@ -255,6 +256,14 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                 tokio::spawn(credentials::hand_over(link.clone(), number, ticket, name, permit));
             }
             News::Message(ToAgent::TokenMismatch { from, owner }) => mismatches.tell(link, from, owner).await,
+            News::Message(ToAgent::ToolDrifted { run, server, tool, differs }) => {
+                let facts =
+                    [("server", server.to_string()), ("tool", redact_text(&tool, 128)), ("differs", differs)];
+                let event = log::event(Some(run.clone()), "tool.drifted", &facts);
+                if let Err(why) = link.0.parts.log.append(vec![event]).await {
+                    tracing::warn!(%run, %why, "a tool that isn't what was pinned can't be put on record");
+                }
+            }
             News::Message(ToAgent::HeldPiece { call, bytes }) => pieces.take(call, &bytes),
             News::Message(ToAgent::Held(held)) => held::ask(link, number, held, &mut pieces).await,
             News::Message(ToAgent::Withdrawn { call }) => held::withdraw(link, call).await,

@@ -376,6 +376,9 @@ impl Session {
                 (ToAgent::Credential { ticket, name }, Some(Asked::Credential(answer)))
             }
             Question::TokenMismatch { from, owner } => (ToAgent::TokenMismatch { from, owner }, None),
+            Question::ToolDrifted { run, server, tool, differs } => {
+                (ToAgent::ToolDrifted { run, server, tool, differs }, None)
+            }
         };
         self.asked.extend(asked.map(|asked| (ticket, asked)));
         self.send(seqpacket::encode(&message)?)
