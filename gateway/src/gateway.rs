@@ -19,7 +19,10 @@ use crate::{
     forward::dial::Dialer,
     hold::Desk,
     link::WhoIs,
-    protocol::{mcp::drift::Drift, tls::leaf::Minter},
+    protocol::{
+        mcp::{drift::Drift, seen::Seen},
+        tls::leaf::Minter,
+    },
     record::{Queue, Recorder},
     runs::Runs,
     tools::{Tools, ToolsError},
@@ -73,6 +76,8 @@ pub struct Gateway {
     pub flows: FlowSource,
     /// Tools that aren't what was pinned.
     pub drift: Drift,
+    /// What MCP servers last said their tools are.
+    pub seen: Seen,
     settings: ArcSwapOption<Settings>,
     tools: ArcSwap<Tools>,
 }
@@ -150,6 +155,7 @@ impl Gateway {
             desk,
             flows,
             drift: Drift::default(),
+            seen: Seen::default(),
             settings: ArcSwapOption::empty(),
             tools: ArcSwap::default(),
         };

@@ -101,6 +101,7 @@ async fn serve(socket: Socket, peer: Peer, link: Link, greeting: OwnedSemaphoreP
             // Dropping these tells who waits that this gateway won't answer.
             state.candidate = None;
             state.closing.clear();
+            state.coming.clear();
         }
         current
     };
@@ -246,6 +247,9 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                 });
             }
             News::Message(ToAgent::RunClosed(id)) => link.run_closed(&id),
+            News::Message(ToAgent::ToolsSeen { ticket, piece, last }) => {
+                link.seen_piece(ticket, &piece, last)
+            }
             News::Message(ToAgent::Credential { ticket, name }) => {
                 let Ok(permit) = Arc::clone(&questions).acquire_owned().await else { break };
                 if !asked.admits() {

@@ -42,6 +42,7 @@ mod headers;
 mod listing;
 mod message;
 mod methods;
+pub(crate) mod seen;
 pub(crate) mod session;
 mod sse;
 mod waiting;

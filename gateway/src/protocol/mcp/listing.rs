@@ -54,6 +54,7 @@ pub(super) fn fit(exchange: &Exchange, result: &mut Json, answers: bool) -> bool
         changed |= withdraw(capabilities, &exchange.tool, &OF_SERVERS);
     }
     if let Some(Json::List(tools)) = field(result, "tools") {
+        exchange.context.gateway.seen.note(&exchange.tool.name, tools, answers && exchange.cursor.is_none());
         changed |= hide(exchange, tools);
     }
     changed | cut(exchange, result, answers)
