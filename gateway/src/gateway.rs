@@ -14,6 +14,7 @@ use strait_contract::{
     message::{Limits, Setup},
 };
 use strait_policies::Snapshot;
+use tokio::sync::watch;
 
 use crate::{
     forward::dial::Dialer,
@@ -73,6 +74,8 @@ pub struct Gateway {
     pub flows: FlowSource,
     /// Tools that aren't what was pinned.
     pub drift: Drift,
+    /// Told when policies have come into force: what runs are shown may have changed.
+    pub(crate) reloaded: watch::Sender<()>,
     settings: ArcSwapOption<Settings>,
     tools: ArcSwap<Tools>,
 }
@@ -150,6 +153,7 @@ impl Gateway {
             desk,
             flows,
             drift: Drift::default(),
+            reloaded: watch::Sender::new(()),
             settings: ArcSwapOption::empty(),
             tools: ArcSwap::default(),
         };

@@ -17,7 +17,10 @@ use http::{HeaderValue, header, response::Parts};
 use http_body::{Frame, SizeHint};
 use strait_contract::{code::Code, ids::RecordId};
 use strait_policies::{Arguments, json::Json};
-use tokio::time::{Instant, Sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, Sleep},
+};
 
 use super::{
     back,
@@ -50,8 +53,25 @@ pub(crate) struct Filter {
     deciding: Option<Deciding>,
     out: VecDeque<Bytes>,
     quiet: Pin<Box<Sleep>>,
+    /// New policies, where somebody listens.
+    reload: Option<Reload>,
     over: bool,
 }
+
+type Reload = Pin<Box<dyn Future<Output = watch::Receiver<()>> + Send>>;
+
+/// Resolves once new policies are in force.
+fn reload(mut reloaded: watch::Receiver<()>) -> Reload {
+    Box::pin(async move {
+        if reloaded.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        reloaded
+    })
+}
+
+/// What servers say when their tools have changed; here it is what of them the run may see (A7).
+const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 
 enum Framing {
     Json(BytesMut),
@@ -107,6 +127,8 @@ pub(crate) fn take(exchange: &Arc<Exchange>, head: &mut Parts, from: Source) -> 
         return Ok(from);
     }
     head.headers.remove(header::CONTENT_LENGTH);
+    let listens = matches!(framing, Framing::Events(_)) && exchange.listens();
+    let reload = listens.then(|| reload(exchange.context.gateway.reloaded.subscribe()));
     let patience = QUIET.min(exchange.context.idle_time() / 3);
     Ok(Source::Mcp(Box::new(Filter {
         from,
@@ -116,6 +138,7 @@ pub(crate) fn take(exchange: &Arc<Exchange>, head: &mut Parts, from: Source) -> 
         deciding: None,
         out: VecDeque::new(),
         quiet: Box::pin(tokio::time::sleep(patience)),
+        reload,
         over: false,
     })))
 }
@@ -179,6 +202,13 @@ impl Filter {
                 Poll::Pending => {
                     if !matches!(self.framing, Framing::Events(_)) {
                         return Poll::Pending;
+                    }
+                    if let Some(Poll::Ready(reloaded)) =
+                        self.reload.as_mut().map(|reload| reload.as_mut().poll(task))
+                    {
+                        self.reload = Some(reload(reloaded));
+                        self.out.push_back(Event::message(CHANGED.to_owned()).to_bytes());
+                        continue;
                     }
                     ready!(self.quiet.as_mut().poll(task));
                     self.out.push_back(Bytes::from_static(COMMENT));
@@ -377,7 +407,7 @@ impl Judge {
             }
             Standing::Group(group) if stream && opts_in(&exchange.tool, group) => {
                 let params = json.get("params").map(methods::without_protocol);
-                match params.map_or(Ok(Arguments::none()), Arguments::from_json) {
+                match params.map_or_else(|| Ok(Arguments::none()), Arguments::from_json) {
                     Ok(arguments) => return Judged::Asked(method.to_owned(), arguments, Some(id.clone())),
                     Err(error) => Refusal::new(Code::MalformedRequest, error.to_string()),
                 }

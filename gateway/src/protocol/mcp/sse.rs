@@ -72,11 +72,6 @@ impl Splitter {
         Ok(events)
     }
 
-    /// Whether something has come that no event has been made of.
-    pub(crate) fn is_amid(&self) -> bool {
-        !self.line.is_empty() || self.event != Event::default()
-    }
-
     fn keep(&mut self, part: &[u8]) -> Result<(), SseError> {
         self.bytes = self.bytes.saturating_add(part.len());
         if self.bytes > LONGEST {
