@@ -42,6 +42,8 @@ mod headers;
 mod listing;
 mod message;
 mod methods;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 pub(crate) mod session;
 mod sse;
 mod waiting;

@@ -55,7 +55,32 @@ pub(crate) struct Filter {
     quiet: Pin<Box<Sleep>>,
     /// New policies, where somebody listens.
     reload: Option<Reload>,
+    room: Room,
     over: bool,
+}
+
+/// What an answer takes of its run's room.
+struct Room {
+    exchange: Arc<Exchange>,
+    taken: usize,
+}
+
+impl Room {
+    fn take(&mut self, now: usize) -> Result<(), Broken> {
+        let fits = self.exchange.context.caller.run.mcp.hold(self.taken, now);
+        self.taken = now;
+        if fits {
+            Ok(())
+        } else {
+            Err(Broken::Message("the answers under way take the run's whole room".to_owned()))
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.exchange.context.caller.run.mcp.hold(self.taken, 0);
+    }
 }
 
 type Reload = Pin<Box<dyn Future<Output = watch::Receiver<()>> + Send>>;
@@ -139,6 +164,7 @@ pub(crate) fn take(exchange: &Arc<Exchange>, head: &mut Parts, from: Source) -> 
         out: VecDeque::new(),
         quiet: Box::pin(tokio::time::sleep(patience)),
         reload,
+        room: Room { exchange: Arc::clone(exchange), taken: 0 },
         over: false,
     })))
 }
@@ -249,12 +275,12 @@ impl Filter {
             }
             Framing::Json(whole) => {
                 whole.extend_from_slice(data);
-                Ok(())
+                self.room.take(whole.len())
             }
             Framing::Events(splitter) => {
                 let events = splitter.push(data).map_err(|error| Broken::Message(error.to_string()))?;
                 self.waiting.extend(events);
-                Ok(())
+                self.room.take(splitter.held())
             }
             Framing::Nothing if data.is_empty() => Ok(()),
             Framing::Nothing => Err(Broken::Message("it doesn't say what it is".to_owned())),
@@ -279,8 +305,12 @@ impl Filter {
                 self.out.push_back(changed.map_or(whole, |json| Bytes::from(json.to_string())));
                 Ok(())
             }
-            // Half an event is none: every client drops it.
-            Framing::Events(_) | Framing::Nothing | Framing::Other => Ok(()),
+            Framing::Events(_) => {
+                // Half an event is none: every client drops it. Whether it was answered or not, the server has ended it.
+                self.judge.exchange.over();
+                Ok(())
+            }
+            Framing::Nothing | Framing::Other => Ok(()),
         }
     }
 
