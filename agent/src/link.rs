@@ -285,11 +285,12 @@ impl Link {
     ///
     /// The answer comes when the records that the gateway had made by then are in the log, or won't be soon.
     pub fn run_ended(&self, id: &RunId) -> impl Future<Output = ()> + use<> {
-        self.0.parts.approvals.run_ended(id);
         let (closed, answer) = oneshot::channel();
         {
             let mut state = self.state();
             state.runs.remove(id);
+            // Under the lock: nothing is asked for this run afterwards.
+            self.0.parts.approvals.run_ended(id);
             if state.outbox.is_some()
                 && let Ok(packet) = Packet::new(&ToGateway::RunEnded(id.clone()), Vec::new())
             {

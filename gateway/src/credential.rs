@@ -35,9 +35,13 @@ pub(crate) struct Credential {
 
 #[derive(Debug)]
 struct Kept {
-    ready: Arc<Ready>,
+    /// Why it can't be had is kept too, for a moment: else a run could have the agent look for it without end.
+    ready: Result<Arc<Ready>, String>,
     until: Instant,
 }
+
+/// How long it counts as unavailable once it was.
+const FAILED_FOR: Duration = Duration::from_secs(1);
 
 /// A value in the forms that a call needs.
 #[derive(Debug)]
@@ -89,15 +93,15 @@ impl Credential {
     pub(crate) async fn ready(&self, agent: &WhoIs) -> Result<Arc<Ready>, String> {
         let mut kept = self.kept.lock().await;
         if let Some(kept) = kept.as_ref().filter(|kept| Instant::now() < kept.until) {
-            return Ok(Arc::clone(&kept.ready));
+            return kept.ready.clone();
         }
         *kept = None;
         let name = &self.bound.name;
-        let value = agent.credential(name).await.map_err(|why| format!("the credential `{name}`: {why}"))?;
-        let ready = Arc::new(self.form(value)?);
-        let until = Instant::now() + Duration::from_secs(self.bound.ttl_seconds.into());
-        *kept = Some(Kept { ready: Arc::clone(&ready), until });
-        Ok(ready)
+        let value = agent.credential(name).await.map_err(|why| format!("the credential `{name}`: {why}"));
+        let ready = value.and_then(|value| self.form(value)).map(Arc::new);
+        let lasts = ready.as_ref().map_or(FAILED_FOR, |_| Duration::from_secs(self.bound.ttl_seconds.into()));
+        *kept = Some(Kept { ready: ready.clone(), until: Instant::now() + lasts });
+        ready
     }
 
     fn form(&self, value: Secret) -> Result<Ready, String> {

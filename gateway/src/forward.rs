@@ -135,7 +135,7 @@ fn outgoing(
 ) -> Result<Outgoing, Failure> {
     let (head, body) = request.into_parts();
     let unsized_body = !body.is_end_stream() && body.size_hint().exact().is_none();
-    let mut upload = Upload::new(body, Arc::clone(sent), context.idle_time());
+    let mut upload = Upload::new(body, context.caller.run.info.token, Arc::clone(sent), context.idle_time());
     let mut fields = dress(&context.caller.run, dressed, head.headers);
     if unsized_body && head.version == Version::HTTP_11 {
         // Without it hyper sends a GET or DELETE without the body that it has.

@@ -33,6 +33,8 @@ pub struct Run {
     /// Its sessions with MCP servers.
     pub(crate) mcp: Sessions,
     connections: AtomicU32,
+    /// Unix time, seconds, of the last workload token of another run that it presented and the agent was told of.
+    misused: AtomicU64,
     /// The session of the link in which it was announced last.
     session: AtomicU64,
     ended: watch::Sender<bool>,
@@ -49,6 +51,7 @@ impl Run {
             held_bytes: room(),
             mcp: Sessions::default(),
             connections: AtomicU32::new(0),
+            misused: AtomicU64::new(0),
             session: AtomicU64::new(0),
             ended,
         }
@@ -60,6 +63,12 @@ impl Run {
             (open < limits.connections_per_run).then(|| open.saturating_add(1))
         });
         admitted.ok().map(|_| Admission { run: Arc::clone(self) })
+    }
+
+    /// Whether the agent is to be told that this run presented another's token: once a second, so that a run that does
+    /// nothing else leaves room for the questions of others.
+    pub(crate) fn tells_misuse(&self, second: u64) -> bool {
+        self.misused.swap(second, Ordering::Relaxed) != second
     }
 
     /// Open connections now.

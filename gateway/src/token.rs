@@ -12,7 +12,7 @@ use strait_contract::{
 };
 use zeroize::Zeroizing;
 
-use crate::{call::Caller, decide::Refusal, gateway::Gateway, url::Target};
+use crate::{call::Caller, decide::Refusal, gateway::Gateway, record::now_ms, url::Target};
 
 /// Fields whose whole value is a key, as clients of model and other APIs send it.
 const KEYS: [&str; 3] = ["x-api-key", "api-key", "x-goog-api-key"];
@@ -36,7 +36,9 @@ pub(crate) fn check(gateway: &Gateway, caller: &Caller, headers: &HeaderMap) -> 
         if own.token.matches(&hash) {
             found = true;
         } else if let Some(other) = gateway.runs.by_token(&hash) {
-            gateway.whois.token_mismatch(own.id.clone(), other.info.id.clone());
+            if caller.run.tells_misuse(now_ms() / 1000) {
+                gateway.whois.token_mismatch(own.id.clone(), other.info.id.clone());
+            }
             let reason = "the workload token is another run's: it is good from that run's own address alone";
             return Err(
                 Refusal::new(Code::TokenAddressMismatch, reason).hint("send this run's own `STRAIT_TOKEN`")

@@ -1,5 +1,8 @@
 //! What a tool is called with: read once, judged, shown to approvers, and sent as the same text.
 
+#[cfg(any(test, fuzzing))]
+pub mod properties;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::json::{Json, JsonError, Limits};
@@ -117,7 +120,28 @@ fn leaves(value: &Json, path: &mut String, each: &mut dyn FnMut(&str, &Json)) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_is_refused_or_read_written_and_decided_alike(
+            fields in prop::collection::btree_map("[sinbaof]|\\PC{0,3}", prop_oneof![
+                "[0-9-]{1,3}(\\.[0-9]{1,6})?(e[0-9]{1,3})?",
+                "\"[x-z\\PC]{0,5}\"",
+                Just("null".to_owned()),
+                Just("true".to_owned()),
+                "\\[(\"x\"|1|\\{\\})\\]",
+                "\\{\"(i|n|x)\":(7|1|1\\.23456|null|\"1\")\\}",
+            ], 0..5),
+        ) {
+            let fields: Vec<String> = fields.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+            properties::what_is_read_is_decided(format!("{{{}}}", fields.join(",")).as_bytes());
+        }
+    }
 
     fn flat(text: &str) -> Vec<(String, Vec<String>)> {
         let flat = Arguments::parse(text.as_bytes()).unwrap().flat();

@@ -61,7 +61,14 @@ impl Snapshot {
         let (request, candidates) = match Model::get() {
             Ok(model) => {
                 let asked = self.slice(question).and_then(|slice| {
-                    let all = self.builder.build(model, &self.names, question, &slice.subject, Reads::ALL)?;
+                    let all = self.builder.build(
+                        model,
+                        &self.names,
+                        question,
+                        &slice.subject,
+                        Reads::ALL,
+                        &|_| true,
+                    )?;
                     Ok((self.request_text(model, question, &slice, &all), candidates(&slice, &all)))
                 });
                 asked.unwrap_or_else(|error| (error.to_string(), Vec::new()))

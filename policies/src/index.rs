@@ -18,7 +18,7 @@ use crate::{
     load::Rule,
     model::{Act, Action, Model, PerAction},
     names::{Fixed, Lineage, Names, Node},
-    reads::{Path, Reads, argument_paths},
+    reads::{Fields, Path, Reads, argument_paths},
     vocabulary::Vocabulary,
 };
 
@@ -32,6 +32,8 @@ pub(crate) struct Bucket {
     pub(crate) process: Vec<(String, Reads)>,
     /// The rules that read `context.arguments`, and what of it.
     pub(crate) arguments: Vec<(String, Vec<Path>)>,
+    /// The attributes of `context.arguments` that any of them reads.
+    pub(crate) fields: Fields,
     /// What can be said of these rules before the context is known, for tools only.
     pub(crate) outlines: PolicySet,
 }
@@ -176,6 +178,7 @@ impl Tables {
         if entry.reads.contains(Reads::PROCESS) {
             bucket.process.push((entry.id.clone(), entry.reads));
         }
+        entry.arguments.iter().for_each(|path| bucket.fields.add(path));
         if !entry.arguments.is_empty() {
             bucket.arguments.push((entry.id.clone(), entry.arguments.clone()));
         }

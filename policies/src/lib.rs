@@ -8,7 +8,7 @@
 //! refuses the call.
 #![forbid(unsafe_code)]
 
-mod arguments;
+pub mod arguments;
 mod bounds;
 mod caller;
 mod digest;

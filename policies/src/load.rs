@@ -2,12 +2,13 @@
 //! is enough to refuse the whole set.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
 use cedar_policy::{
-    Effect, Policy, PolicyId, PolicySet, ValidationMode, ValidationWarning, Validator,
+    ActionConstraint, Effect, EntityUid, Policy, PolicyId, PolicySet, Schema, ValidationMode,
+    ValidationResult, ValidationWarning, Validator,
     pst::{self, Template},
 };
 use miette::Diagnostic;
@@ -107,7 +108,7 @@ pub(crate) fn load(model: &Model, files: &[PolicyFile]) -> Result<Loaded, Refuse
         return Err(Refused::new(problems));
     }
     let vocabulary = Vocabulary::of(model, pins)?;
-    validate(&vocabulary, sources, &rules, &mut problems);
+    validate(model, &vocabulary, sources, &rules, &mut problems);
     if problems.is_empty() { Ok(Loaded { vocabulary, rules }) } else { Err(Refused::new(problems)) }
 }
 
@@ -260,17 +261,18 @@ fn duplicates(sources: Sources<'_>, rules: &[Rule], problems: &mut Vec<Problem>)
 
 /// Strict validation and lints. A warning refuses too: rules that can never match and look-alike letters are only warnings
 /// to Cedar.
-fn validate(vocabulary: &Vocabulary, sources: Sources<'_>, rules: &[Rule], problems: &mut Vec<Problem>) {
+fn validate(
+    model: &Model,
+    vocabulary: &Vocabulary,
+    sources: Sources<'_>,
+    rules: &[Rule],
+    problems: &mut Vec<Problem>,
+) {
     let places: BTreeMap<&str, &Place> = rules.iter().map(|rule| (rule.id.as_str(), &rule.place)).collect();
-    let set = match PolicySet::from_policies(rules.iter().map(|rule| rule.policy.clone())) {
-        Ok(set) => set,
-        Err(error) => return problems.push(Problem::file("", error.to_string())),
+    let results = match cedar(model, vocabulary, rules) {
+        Ok(results) => results,
+        Err(why) => return problems.push(Problem::file("", why)),
     };
-    let result = Validator::new(vocabulary.schema.clone()).validate_with_level(
-        &set,
-        ValidationMode::Strict,
-        DEREFERENCES,
-    );
     let mut add = |id: &PolicyId, finding: &dyn Diagnostic| {
         let id: &str = id.as_ref();
         let file = places.get(id).and_then(|place| sources.0.get(place.file));
@@ -279,11 +281,11 @@ fn validate(vocabulary: &Vocabulary, sources: Sources<'_>, rules: &[Rule], probl
             None => Problem::file("", finding.to_string()).rule(id),
         });
     };
-    for error in result.validation_errors() {
+    for error in results.iter().flat_map(ValidationResult::validation_errors) {
         add(error.policy_id(), error);
     }
     let mut never: BTreeMap<String, Option<String>> = BTreeMap::new();
-    for warning in result.validation_warnings() {
+    for warning in results.iter().flat_map(ValidationResult::validation_warnings) {
         match warning {
             ValidationWarning::ImpossiblePolicy(_) => {
                 never.entry(warning.policy_id().to_string()).or_default();
@@ -309,9 +311,36 @@ fn validate(vocabulary: &Vocabulary, sources: Sources<'_>, rules: &[Rule], probl
         });
         problems.push(sources.problem(place, "this rule never matches").rule(id).help(help));
     }
-    if problems.is_empty() && !result.validation_passed_without_warnings() {
+    if problems.is_empty() && !results.iter().all(ValidationResult::validation_passed_without_warnings) {
         problems.push(Problem::file("", "the rules don't fit the schema"));
     }
+}
+
+/// Cedar's own validation. It looks at each rule once for each action, so rules that can't concern a pinned tool are
+/// validated without those: for them the shipped schema is all there is.
+fn cedar(model: &Model, vocabulary: &Vocabulary, rules: &[Rule]) -> Result<Vec<ValidationResult>, String> {
+    let shipped: HashSet<&EntityUid> = model.shipped.schema.actions().chain([&model.tools_call]).collect();
+    let of_tools = |rule: &&Rule| speaks_of_tools(model, &shipped, &rule.policy);
+    let (tools, others): (Vec<&Rule>, Vec<&Rule>) = rules.iter().partition(of_tools);
+    let validate = |(schema, rules): (&Schema, Vec<&Rule>)| {
+        let set = PolicySet::from_policies(rules.into_iter().map(|rule| rule.policy.clone()));
+        let set = set.map_err(|error| error.to_string())?;
+        let validator = Validator::new(schema.clone());
+        Ok(validator.validate_with_level(&set, ValidationMode::Strict, DEREFERENCES))
+    };
+    [(&model.shipped.schema, others), (&vocabulary.schema, tools)].into_iter().map(validate).collect()
+}
+
+/// Whether the rule can concern a pinned tool or names the action of one, in its scope or elsewhere.
+fn speaks_of_tools(model: &Model, shipped: &HashSet<&EntityUid>, policy: &Policy) -> bool {
+    let pinned = |action: &EntityUid| *action == model.tools_call || !shipped.contains(action);
+    let scope = match policy.action_constraint() {
+        ActionConstraint::Any => true,
+        ActionConstraint::Eq(action) => pinned(&action),
+        ActionConstraint::In(actions) => actions.iter().any(pinned),
+    };
+    let mut literals = policy.entity_literals().into_iter();
+    scope || literals.any(|uid| *uid.type_name() == model.types.action && !shipped.contains(&uid))
 }
 
 /// A finding of Cedar's as a problem of ours.

@@ -17,7 +17,7 @@ use strait_contract::message::PolicyFile;
 pub(crate) use self::{
     fragment::fragment,
     shape::Shape,
-    typed::{Mismatch, Reading, Typed},
+    typed::{Mismatch, Reading},
 };
 use crate::{
     bounds::FILE_BYTES,

@@ -7,7 +7,7 @@ mod paths;
 
 use cedar_policy::pst::{Clause, Expr, ResourceConstraint, Template, Var};
 
-pub(crate) use self::paths::{Path, argument_paths, touches};
+pub(crate) use self::paths::{Fields, Path, argument_paths, touches};
 
 /// A set of attributes of `context`, and the resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::{
     caller::Caller,
     model::{Act, Model},
     names::{self, Lineage, Names, is_tool},
-    pins::{Mismatch, Reading, Typed},
+    pins::{Mismatch, Reading},
     question::{Ask, HttpAsk, Question, ToolAsk},
     reads::Reads,
 };
@@ -102,7 +102,7 @@ impl Builder {
         Self { zone, second: ArcSwapOption::empty() }
     }
 
-    /// The request for `question`, with what `reads` names in it and no more.
+    /// The request for `question`, with what `reads` names in it and no more, and of the arguments those `wanted`.
     pub(crate) fn build(
         &self,
         model: &Model,
@@ -110,9 +110,10 @@ impl Builder {
         question: &Question<'_>,
         subject: &Subject<'_>,
         reads: Reads,
+        wanted: &dyn Fn(&str) -> bool,
     ) -> Result<Asked, BadQuestion> {
         let act = subject.act;
-        let context = self.context(model, question, subject, reads)?;
+        let context = self.context(model, question, subject, reads, wanted)?;
         let caller = Caller::of(model, question.run)?;
         let mut entities = caller.base(model, act)?;
         let mut more = Vec::new();
@@ -151,11 +152,16 @@ impl Builder {
         question: &Question<'_>,
         subject: &Subject<'_>,
         reads: Reads,
+        wanted: &dyn Fn(&str) -> bool,
     ) -> Result<Context, BadQuestion> {
         let mut pairs: Vec<Pair> = Vec::with_capacity(8);
         attributes(question, reads, |name, value| {
-            let typed = subject.arguments.as_ref().map(|reading| &reading.record);
-            pairs.extend(value.expression(model, typed)?.map(|value| (name.to_owned(), value)));
+            let value = match (value, &subject.arguments) {
+                (Value::Typed(_), None) => return Ok(()),
+                (Value::Typed(_), Some(reading)) => reading.expression(wanted).map_err(BadQuestion::Fault)?,
+                _ => value.expression(model)?,
+            };
+            pairs.push((name.to_owned(), value));
             Ok::<(), BadQuestion>(())
         })?;
         if reads.contains(Reads::TIME) {
@@ -254,22 +260,17 @@ pub(crate) fn attributes<'a, E>(
 }
 
 impl Value<'_> {
-    /// `None` if the action doesn't have it.
-    fn expression(
-        self,
-        model: &Model,
-        typed: Option<&Typed<'_>>,
-    ) -> Result<Option<RestrictedExpression>, BadQuestion> {
-        Ok(Some(match self {
+    fn expression(self, model: &Model) -> Result<RestrictedExpression, BadQuestion> {
+        Ok(match self {
             Self::Text(text) => RestrictedExpression::new_string(text.to_owned()),
             Self::Number(number) => long(number),
             // Cedar refuses `::ffff:10.0.0.1`, and a range of v4 addresses wouldn't hold it.
             Self::Address(address) => RestrictedExpression::new_ip(address.to_canonical().to_string()),
             Self::Query(_) => RestrictedExpression::new_entity_uid(model.query.clone()),
             Self::Flat(_) => RestrictedExpression::new_entity_uid(model.flat.clone()),
-            Self::Typed(_) => return typed.map(Typed::expression).transpose().map_err(BadQuestion::from),
+            Self::Typed(_) => return Err(BadQuestion::from("arguments without the pin that types them")),
             Self::Process(process) => process_record(process)?,
-        }))
+        })
     }
 }
 

@@ -128,12 +128,6 @@ impl Snapshot {
         self.names.of_type("Agent")
     }
 
-    /// How long a call that these rules hold may wait for a person, seconds: the shortest `@approval_timeout` among
-    /// them, if one has any.
-    pub fn approval_timeout(&self, rules: &[String]) -> Option<u64> {
-        rules.iter().filter_map(|rule| self.timeouts.get(rule)).min().copied()
-    }
-
     /// Names of the tools that rules name, as the config has them, to check against it: `github` for both
     /// `Tool::"github"` and `Tool::"github/get_me"`.
     pub fn named_tools(&self) -> impl Iterator<Item = &str> {
@@ -143,6 +137,12 @@ impl Snapshot {
     /// The tools that are pinned.
     pub fn pins(&self) -> &Pins {
         &self.pins
+    }
+
+    /// How long a call that these rules hold may wait for a person, seconds: the shortest `@approval_timeout` among
+    /// them, if one has any.
+    pub fn approval_timeout(&self, rules: &[String]) -> Option<u64> {
+        rules.iter().filter_map(|rule| self.timeouts.get(rule)).min().copied()
     }
 
     /// The number this set was compiled under.
@@ -207,7 +207,8 @@ impl Snapshot {
             return Ok(tally);
         }
         let model = Model::get().map_err(BadQuestion::from)?;
-        let asked = self.builder.build(model, &self.names, question, &slice.subject, slice.reads)?;
+        let wanted = |name: &str| slice.buckets.iter().any(|bucket| bucket.fields.contains(name));
+        let asked = self.builder.build(model, &self.names, question, &slice.subject, slice.reads, &wanted)?;
         for bucket in &slice.buckets {
             let answer = self.authorizer.is_authorized(&asked.request, &bucket.rules, &asked.entities);
             tally.count(&answer, bucket, question.process);

@@ -56,7 +56,8 @@ impl Snapshot {
         }
         let model = Model::get().map_err(BadQuestion::from)?;
         let subject = Subject { act, lineage, arguments: None };
-        let asked = self.builder.build(model, &self.names, question, &subject, Reads::RESOURCE)?;
+        let asked =
+            self.builder.build(model, &self.names, question, &subject, Reads::RESOURCE, &|_| false)?;
         let mut open = false;
         for bucket in buckets {
             let answer = self.authorizer.is_authorized(&asked.request, &bucket.outlines, &asked.entities);

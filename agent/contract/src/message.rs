@@ -35,6 +35,10 @@ pub enum ToAgent {
     RunClosed(RunId),
     /// Asks who is behind a process id of a run's flow.
     WhoIs { ticket: u64, run: RunId, tgid: u32 },
+    /// Asks for a credential's value. Answered by [`ToGateway::Credential`].
+    Credential { ticket: u64, name: ToolName },
+    /// The run `from` presented the workload token of `owner`: an event for both.
+    TokenMismatch { from: RunId, owner: RunId },
     /// A part of what a call carries that is about to be held: at most [`crate::approval::PIECE`] bytes, in order,
     /// nothing of another call in between.
     HeldPiece { call: RecordId, bytes: Vec<u8> },
@@ -42,10 +46,6 @@ pub enum ToAgent {
     Held(Box<Held>),
     /// A held call is not waited for any more: its client has gone. If its answer is on the way, that is not used.
     Withdrawn { call: RecordId },
-    /// Asks for a credential's value. Answered by [`ToGateway::Credential`].
-    Credential { ticket: u64, name: ToolName },
-    /// The run `from` presented the workload token of `owner`: an event for both.
-    TokenMismatch { from: RunId, owner: RunId },
     /// A tool of an MCP server isn't what was pinned: an event for the run that was shown it. `differs` names its parts.
     ToolDrifted { run: RunId, server: ToolName, tool: String, differs: String },
 }
@@ -72,12 +72,12 @@ pub enum ToGateway {
     Spool,
     /// Answer to [`ToAgent::WhoIs`].
     Process { ticket: u64, process: Option<Process> },
-    /// Answer to [`ToAgent::Held`].
-    Answer { call: RecordId, answer: Answer },
     /// The tools from now on; follows the setup, and again after each reload. Kept credentials are to be dropped.
     Tools(Box<Tools>),
     /// Answer to [`ToAgent::Credential`]: the value, or why there is none, in words that show nothing of it.
     Credential { ticket: u64, value: Result<Secret, String> },
+    /// Answer to [`ToAgent::Held`].
+    Answer { call: RecordId, answer: Answer },
 }
 
 /// The listeners, in the order in which their descriptors are sent.

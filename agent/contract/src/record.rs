@@ -9,6 +9,7 @@ use crate::{
     approval::Approval,
     code::Code,
     ids::{RecordId, RunId},
+    redact::redact_text,
     run::Process,
 };
 
@@ -157,6 +158,11 @@ pub struct Step {
 }
 
 impl Step {
+    /// Arguments as a step has them: key-like values hidden, then cut at [`MAX_ARGUMENTS`] bytes with a mark.
+    pub fn arguments(text: &str) -> String {
+        redact_text(text, MAX_ARGUMENTS)
+    }
+
     /// A step of which nothing more is known than the tool and whether it passed.
     pub fn new(tool: String, kind: ToolKind, decision: Decision) -> Self {
         Self {

@@ -115,6 +115,51 @@ mod tests {
         assert_eq!(text("日本語 Zürich", false), "日本語 Zürich");
     }
 
+    /// Reads what was spelled out.
+    fn read(shown: &str) -> Vec<u8> {
+        let (mut out, mut rest) = (Vec::new(), shown);
+        while let Some(c) = rest.chars().next() {
+            rest = rest.split_at(c.len_utf8()).1;
+            if c != '\\' {
+                out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                continue;
+            }
+            let (kind, after) = rest.split_at(1);
+            rest = after;
+            match kind {
+                "x" => {
+                    let (byte, after) = rest.split_at(2);
+                    out.push(u8::from_str_radix(byte, 16).unwrap());
+                    rest = after;
+                }
+                "u" => {
+                    let (code, after) = rest.strip_prefix('{').unwrap().split_once('}').unwrap();
+                    let c = char::from_u32(u32::from_str_radix(code, 16).unwrap()).unwrap();
+                    out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                    rest = after;
+                }
+                "r" => out.push(b'\r'),
+                other => out.extend_from_slice(other.as_bytes()),
+            }
+        }
+        out
+    }
+
+    proptest::proptest! {
+        /// No two bodies look alike: what is shown can be read back.
+        #[test]
+        fn everything_is_shown_and_nothing_can_hide(
+            raw in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),
+            text in "[ -~а-яα-ω\\x00-\\x1f\u{200b}-\u{202e}\u{ff01}-\u{ff5e}é日\u{301}]{0,60}",
+        ) {
+            for raw in [raw, text.into_bytes()] {
+                let shown = bytes(&raw);
+                assert_eq!(read(&shown), raw, "{shown}");
+                assert!(shown.chars().all(|c| c == '\n' || c == '\t' || !(c.is_control() || is_unprintable(c))));
+            }
+        }
+    }
+
     #[test]
     fn bytes_that_are_no_text_are_all_there() {
         assert_eq!(bytes(b"a\xff\x00b\nc"), "a\\xff\\u{0}b\nc");

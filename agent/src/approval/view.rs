@@ -1,4 +1,4 @@
-//! A prompt as people and the control API see it: every text spelled out by [`super::shown`].
+//! A prompt as people and the control API see it: every text spelled out, so that none is taken for another.
 
 use std::time::Instant;
 

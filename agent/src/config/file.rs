@@ -31,9 +31,9 @@ struct File {
     limits: LimitsTable,
     log: LogTable,
     agents: BTreeMap<AgentName, AgentTable>,
-    approvals: ApprovalsTable,
     tools: BTreeMap<String, ToolTable>,
     credentials: BTreeMap<String, CredentialTable>,
+    approvals: ApprovalsTable,
 }
 
 /// Where things are, for an instance beside the installed one.

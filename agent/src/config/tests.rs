@@ -266,3 +266,46 @@ fn tools_and_credentials_that_do_not_hold_are_refused_with_their_key() {
         + &tool("kind = \"http\"\nurl = \"http://a.test\"\ncredential = \"k\"");
     parse(&named).unwrap();
 }
+
+/// What the README tells a newcomer to write is a config.
+#[test]
+fn the_tool_of_the_readme_is_less_than_ten_lines_and_loads() {
+    let (_, readme) = include_str!("../../README.md").split_once("\n## Tools\n").unwrap();
+    let block = |language: &str| {
+        let (_, rest) = readme.split_once(&format!("```{language}\n")).unwrap();
+        rest.split_once("```").unwrap().0.to_owned()
+    };
+    let (config, policy) = (block("toml"), block("cedar"));
+    let lines = config.lines().chain(policy.lines()).filter(|line| !line.trim().is_empty()).count();
+    assert!(lines < 10, "{lines} lines");
+    let config = parse(&config).unwrap();
+    assert_eq!(config.tools.tools[0].name.as_str(), "github");
+    let file =
+        strait_contract::message::PolicyFile { name: "github.cedar".into(), guardrail: false, text: policy };
+    let rules = strait_policies::Snapshot::compile(&[file], 1).unwrap();
+    assert_eq!(rules.named_tools().collect::<Vec<_>>(), ["github"]);
+}
+
+#[test]
+fn how_people_are_asked_is_read_and_a_webhook_is_a_command() {
+    let config = parse("").unwrap().approvals;
+    assert_eq!((config.mode, config.timeout.as_secs(), config.per_run), (ApprovalMode::Hold, 600, 100));
+    let config = parse(
+        "[approvals]\nmode = \"refuse\"\ntimeout = \"90s\"\nper_run = 5\nnotify = { command = [\"/bin/x\", \"a\"] }",
+    );
+    let config = config.unwrap().approvals;
+    assert_eq!((config.mode, config.timeout.as_secs(), config.per_run), (ApprovalMode::Refuse, 90, 5));
+    assert_eq!(config.notify, ["/bin/x", "a"]);
+    for (text, part) in [
+        ("notify = { url = \"https://a.test\" }", "curl"),
+        ("notify = { command = [] }", "curl"),
+        ("notify = { command = [\"x\"] }", "absolute path"),
+        ("mode = \"maybe\"", "mode"),
+        ("timeout = \"soon\"", "10m"),
+        ("per_run = 0", "per_run"),
+        ("who = \"ana\"", "who"),
+    ] {
+        let refused = parse(&format!("[approvals]\n{text}")).unwrap_err().to_string();
+        assert!(refused.contains(part), "{text}: {refused}");
+    }
+}

@@ -10,7 +10,7 @@ use strait_contract::{
 };
 use strait_policies::url::{Names, Scheme, Target};
 
-use super::{AgentConfig, ConfigError, Credential, credential::Reference, value::Span};
+use super::{AgentConfig, ConfigError, Credential, credential::Reference, value::duration};
 
 /// How long the gateway keeps a credential's value if the config doesn't say.
 const TTL_SECONDS: u32 = 300;
@@ -42,7 +42,7 @@ const OURS: [&str; 14] = [
 pub(super) struct CredentialTable {
     from: String,
     send: Option<SendValue>,
-    ttl: Option<Span>,
+    ttl: Option<String>,
 }
 
 /// Where a credential goes.
@@ -129,10 +129,15 @@ impl Source<'_> {
             let from = Reference::parse(&from)
                 .map_err(|error| self.conflict(format!("{}: {error}", key("from"))))?;
             let send = placement(send).map_err(|why| self.conflict(format!("{}: {why}", key("send"))))?;
-            let ttl_seconds = ttl.map_or(TTL_SECONDS, |Span(seconds)| seconds);
-            if !(1..=86_400).contains(&ttl_seconds) {
-                return Err(self.conflict(format!("{} must be from `1s` to `1d`", key("ttl"))));
-            }
+            let ttl_seconds = match ttl {
+                None => TTL_SECONDS,
+                Some(text) => {
+                    let seconds = duration(&text).and_then(|ttl| u32::try_from(ttl.as_secs()).ok());
+                    let bad =
+                        || format!("{} is `{text}`: write `90s`, `10m` or `2h`, a day at most", key("ttl"));
+                    seconds.ok_or_else(|| self.conflict(bad()))?
+                }
+            };
             all.insert(name, Credential { from, send, ttl_seconds });
         }
         Ok(all)

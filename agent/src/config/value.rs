@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
 };
 
 use serde::{Deserialize, Deserializer, de};
@@ -184,26 +185,33 @@ impl<'de> Deserialize<'de> for Hosts {
     }
 }
 
-/// A span of time: `90s`, `10m`, `2h`, `1d`; kept in seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(super) struct Span(pub u32);
+/// As `@approval_timeout` spells it, at least a second and at most a day.
+pub(super) fn duration(text: &str) -> Option<Duration> {
+    let digits = text.strip_suffix(['s', 'm', 'h'])?;
+    let unit = if text.ends_with('h') {
+        3600
+    } else if text.ends_with('m') {
+        60
+    } else {
+        1
+    };
+    let seconds = digits.parse::<u64>().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
+    seconds.checked_mul(unit).filter(|seconds| (1..=86_400).contains(seconds)).map(Duration::from_secs)
+}
 
-impl TryFrom<String> for Span {
-    type Error = String;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn try_from(text: String) -> Result<Self, String> {
-        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let unit = match text.strip_prefix(digits) {
-            Some("s") => Some(1),
-            Some("m") => Some(60),
-            Some("h") => Some(3600),
-            Some("d") => Some(86_400),
-            _ => None,
-        };
-        let seconds = digits.parse::<u32>().ok().zip(unit).and_then(|(count, unit)| count.checked_mul(unit));
-        seconds
-            .map(Self)
-            .ok_or_else(|| format!("`{text}` isn't a span of time: write `90s`, `10m`, `2h` or `1d`"))
+    #[test]
+    fn durations_are_spelled_as_in_rules() {
+        for (text, seconds) in
+            [("10m", Some(600)), ("1s", Some(1)), ("24h", Some(86_400)), ("25h", None), ("0s", None)]
+        {
+            assert_eq!(duration(text), seconds.map(Duration::from_secs), "{text}");
+        }
+        for bad in ["", "10", "m", "-1s", "+1s", "1.5m"] {
+            assert_eq!(duration(bad), None, "{bad}");
+        }
     }
 }

@@ -1,5 +1,10 @@
 //! Values of credentials on their way to the gateway: each hand-over is an event, none shows a value.
 
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
 use strait_contract::{
     message::{Secret, ToGateway},
     tool::ToolName,
@@ -8,6 +13,29 @@ use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 
 use super::{Link, session::reply};
 use crate::log;
+
+/// Hand-overs that a gateway may ask for in a second: one that was taken over would have programs started and events
+/// written without end.
+const MOST: usize = 50;
+
+/// How many were asked for lately.
+#[derive(Debug, Default)]
+pub(super) struct Asked(VecDeque<Instant>);
+
+impl Asked {
+    /// Whether one more may be asked for now.
+    pub(super) fn admits(&mut self) -> bool {
+        let now = Instant::now();
+        while self.0.front().is_some_and(|at| now.duration_since(*at) > Duration::from_secs(1)) {
+            self.0.pop_front();
+        }
+        let admitted = self.0.len() < MOST;
+        if admitted {
+            self.0.push_back(now);
+        }
+        admitted
+    }
+}
 
 /// Resolves a credential and answers the link that asked.
 pub(super) async fn hand_over(

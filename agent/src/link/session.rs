@@ -230,8 +230,9 @@ async fn write(socket: &Socket, mut packets: mpsc::UnboundedReceiver<Packet>) ->
 /// Takes what the reader tells, until the connection is over.
 async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls: &mut Calls) -> Ended {
     let questions = Arc::new(Semaphore::new(QUESTIONS));
-    let mut pieces = held::Pieces::default();
     let mut mismatches = tokens::Mismatches::default();
+    let mut asked = credentials::Asked::default();
+    let mut pieces = held::Pieces::default();
     while let Some(told) = news.recv().await {
         match told {
             News::Message(ToAgent::PolicyCompiled { epoch, refused }) => compiled(link, epoch, refused),
@@ -245,11 +246,13 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                 });
             }
             News::Message(ToAgent::RunClosed(id)) => link.run_closed(&id),
-            News::Message(ToAgent::HeldPiece { call, bytes }) => pieces.take(call, &bytes),
-            News::Message(ToAgent::Held(held)) => held::ask(link, number, held, &mut pieces).await,
-            News::Message(ToAgent::Withdrawn { call }) => held::withdraw(link, call).await,
             News::Message(ToAgent::Credential { ticket, name }) => {
                 let Ok(permit) = Arc::clone(&questions).acquire_owned().await else { break };
+                if !asked.admits() {
+                    let value = Err("credentials are asked for too often".to_owned());
+                    reply(link, number, &ToGateway::Credential { ticket, value }, permit);
+                    continue;
+                }
                 tokio::spawn(credentials::hand_over(link.clone(), number, ticket, name, permit));
             }
             News::Message(ToAgent::TokenMismatch { from, owner }) => mismatches.tell(link, from, owner).await,
@@ -261,6 +264,9 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                     tracing::warn!(%run, %why, "a tool that isn't what was pinned can't be put on record");
                 }
             }
+            News::Message(ToAgent::HeldPiece { call, bytes }) => pieces.take(call, &bytes),
+            News::Message(ToAgent::Held(held)) => held::ask(link, number, held, &mut pieces).await,
+            News::Message(ToAgent::Withdrawn { call }) => held::withdraw(link, call).await,
             News::Message(ToAgent::Hello { .. } | ToAgent::Records { .. }) => {}
             News::Over(over, left) => {
                 calls.add(left);

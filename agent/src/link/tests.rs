@@ -483,6 +483,56 @@ async fn a_call_that_was_ended_over_another_connection_has_no_second_end() {
     assert_eq!(text.matches("GATEWAY_GONE").count(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_are_handed_over_with_an_event_that_shows_nothing_of_them() {
+    let rig = Rig::new(0);
+    let mut gateway = rig.greeted().await;
+    for (ticket, name) in [(1, "good"), (2, "bad")] {
+        gateway.send(&ToAgent::Credential { ticket, name: name.parse().unwrap() });
+    }
+    let mut values = BTreeMap::new();
+    while values.len() < 2 {
+        if let Some((ToGateway::Credential { ticket, value }, _)) = gateway.next().await {
+            values.insert(ticket, value);
+        }
+    }
+    assert_eq!(values[&1].as_ref().unwrap().expose(), "hunter2");
+    assert_eq!(values[&2].as_ref().unwrap_err(), "there is none");
+    let log = rig.host_log();
+    assert!(log.contains("\"event\":\"credential.handed\"") && log.contains("\"name\":\"good\""), "{log}");
+    assert!(log.contains("\"event\":\"credential.unavailable\"") && log.contains("there is none"), "{log}");
+    assert!(!log.contains("hunter2"), "{log}");
+    // One that was taken over can't ask without end.
+    for ticket in 3..103 {
+        gateway.send(&ToAgent::Credential { ticket, name: "good".parse().unwrap() });
+    }
+    let mut refused = 0;
+    for _ in 3..103 {
+        let Some((ToGateway::Credential { value, .. }, _)) = gateway.next().await else { panic!() };
+        refused += usize::from(value.is_err_and(|why| why.contains("too often")));
+    }
+    assert!(refused >= 40, "{refused}");
+}
+
+/// A4: a token from the wrong run is an event in the logs of both, and a flood of them one a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_misused_token_is_an_event_of_both_runs_a4() {
+    let rig = Rig::new(0);
+    rig.start_run("r1").await;
+    rig.start_run("r2").await;
+    let mut gateway = rig.greeted().await;
+    for (from, owner) in [("r1", "r2"), ("r1", "r2"), ("r1", "r1"), ("r1", "gone"), ("gone", "r2")] {
+        gateway.send(&ToAgent::TokenMismatch { from: from.parse().unwrap(), owner: owner.parse().unwrap() });
+    }
+    gateway.send(&ToAgent::Credential { ticket: 1, name: "bad".parse().unwrap() });
+    while !matches!(gateway.next().await, Some((ToGateway::Credential { .. }, _))) {}
+    for run in ["r1", "r2"] {
+        let path = rig.instance.state_dir.join("runs").join(run).join("log.jsonl");
+        let log = fs::read_to_string(path).unwrap();
+        assert_eq!(log.matches("token.address_mismatch").count(), 1, "{log}");
+        assert!(log.contains("\"from\":\"r1\"") && log.contains("\"owner\":\"r2\""), "{log}");
+    }
+}
 /// A process of its own, which a test can end.
 fn process() -> (std::process::Child, ProcessName) {
     let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
@@ -558,45 +608,4 @@ async fn an_agent_finds_what_a_gateway_of_an_earlier_one_had_spooled() {
     rig.link.spooled_taken().await;
     assert!(rig.host_log().contains("\"source\":\"gateway\""));
     assert_eq!(fs::read_dir(rig.instance.run_dir.join("spool")).unwrap().count(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_are_handed_over_with_an_event_that_shows_nothing_of_them() {
-    let rig = Rig::new(0);
-    let mut gateway = rig.greeted().await;
-    for (ticket, name) in [(1, "good"), (2, "bad")] {
-        gateway.send(&ToAgent::Credential { ticket, name: name.parse().unwrap() });
-    }
-    let mut values = BTreeMap::new();
-    while values.len() < 2 {
-        if let Some((ToGateway::Credential { ticket, value }, _)) = gateway.next().await {
-            values.insert(ticket, value);
-        }
-    }
-    assert_eq!(values[&1].as_ref().unwrap().expose(), "hunter2");
-    assert_eq!(values[&2].as_ref().unwrap_err(), "there is none");
-    let log = rig.host_log();
-    assert!(log.contains("\"event\":\"credential.handed\"") && log.contains("\"name\":\"good\""), "{log}");
-    assert!(log.contains("\"event\":\"credential.unavailable\"") && log.contains("there is none"), "{log}");
-    assert!(!log.contains("hunter2"), "{log}");
-}
-
-/// A4: a token from the wrong run is an event in the logs of both, and a flood of them one a second.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_misused_token_is_an_event_of_both_runs_a4() {
-    let rig = Rig::new(0);
-    rig.start_run("r1").await;
-    rig.start_run("r2").await;
-    let mut gateway = rig.greeted().await;
-    for (from, owner) in [("r1", "r2"), ("r1", "r2"), ("r1", "r1"), ("r1", "gone"), ("gone", "r2")] {
-        gateway.send(&ToAgent::TokenMismatch { from: from.parse().unwrap(), owner: owner.parse().unwrap() });
-    }
-    gateway.send(&ToAgent::Credential { ticket: 1, name: "bad".parse().unwrap() });
-    while !matches!(gateway.next().await, Some((ToGateway::Credential { .. }, _))) {}
-    for run in ["r1", "r2"] {
-        let path = rig.instance.state_dir.join("runs").join(run).join("log.jsonl");
-        let log = fs::read_to_string(path).unwrap();
-        assert_eq!(log.matches("token.address_mismatch").count(), 1, "{log}");
-        assert!(log.contains("\"from\":\"r1\"") && log.contains("\"owner\":\"r2\""), "{log}");
-    }
 }

@@ -59,7 +59,7 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
                 && activity.rules.iter().all(|rule| fits(rule))
                 && activity.reason.as_deref().is_none_or(&mut fits)
                 && activity.dst.name.as_deref().is_none_or(&mut fits)
-                && approved_by(activity.approval.as_ref()).as_deref().is_none_or(&mut fits)
+                && approved_by(activity.approval.as_ref()).is_none_or(&mut fits)
                 && fits(&activity.proto)
                 && fits(&activity.via)
                 && activity.request.as_ref().is_none_or(|request| {
@@ -80,10 +80,10 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
                 && step.rules.iter().all(|rule| fits(rule))
                 && fits(&step.tool)
                 && fits(&step.target)
-                && [&step.args, &step.reason, &step.error, &approved_by(step.approval.as_ref())]
+                && [&step.args, &step.reason, &step.error]
                     .into_iter()
                     .all(|text| text.as_deref().is_none_or(&mut fits))
-                && step.approval.as_ref().is_none_or(|approval| approval.by.as_deref().is_none_or(&mut fits))
+                && approved_by(step.approval.as_ref()).is_none_or(&mut fits)
                 && step.process.as_ref().is_none_or(|process| {
                     fits(&process.comm)
                         && process.exe.as_deref().is_none_or(&mut fits)
@@ -94,8 +94,8 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
     each && texts <= MAX_TEXTS
 }
 
-fn approved_by(approval: Option<&Approval>) -> Option<String> {
-    approval.and_then(|approval| approval.by.clone())
+fn approved_by(approval: Option<&Approval>) -> Option<&str> {
+    approval.and_then(|approval| approval.by.as_deref())
 }
 
 /// Appends a record's line to `out` and gives its hash.

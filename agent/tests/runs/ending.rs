@@ -134,7 +134,6 @@ fn left(rig: &Rig, id: &str, boot: String, last: u8) -> Live {
         version: "0".into(),
         labels: Vec::new(),
         addresses: Vec::new(),
-        token: strait_contract::token::TokenHash::of("left"),
         user: "ann".into(),
         uid: 0,
         gid: 0,
@@ -146,6 +145,7 @@ fn left(rig: &Rig, id: &str, boot: String, last: u8) -> Live {
         veth_ifindex: 60_000 + u32::from(last),
         init: None,
         shim: Some(ProcessName { pid: i32::MAX - 1, started: 1 }),
+        token: strait_contract::token::TokenHash::of(id),
         killed_by: None,
     }
 }

@@ -23,12 +23,13 @@ use std::{
     ffi::OsString,
     fs,
     io::{self, Read, Write},
-    os::unix::net::UnixStream,
+    os::{fd::AsFd, unix::net::UnixStream},
     process::{Command, ExitCode},
 };
 
 use nix::sys::signal::SigSet;
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, WaitOptions, getpid, set_child_subreaper, setsid, wait},
     stdio::{dup2_stderr, dup2_stdin, dup2_stdout},
 };
@@ -45,6 +46,9 @@ use crate::{
 mod arguments;
 mod exit_file;
 mod runc;
+
+/// How long init may take to hear its word, seconds; it is as good as started then.
+const HEARD_WITHIN: i64 = 2;
 
 /// Why a shim gave up before its container ran.
 #[derive(Debug)]
@@ -143,6 +147,7 @@ fn carry(runc: &Runc<'_>, arguments: &Arguments, control: &mut UnixStream) -> Re
     }
     // An init that has died already shows by its exit.
     let _ = word.write_all(b"!");
+    until_heard(&word);
     drop(word);
     say(control, "started");
     let exit = wait_for(init).map_err(|error| Fault::Shim("wait for the run", error))?;
@@ -150,6 +155,13 @@ fn carry(runc: &Runc<'_>, arguments: &Arguments, control: &mut UnixStream) -> Re
     let signal = exit.signal.map_or_else(|| "-".to_owned(), |signal| signal.to_string());
     say(control, &format!("exited {} {signal}", exit.code));
     Ok(())
+}
+
+/// Waits until init has its word: before that it may be `runc` still, which loses what it is signalled.
+fn until_heard(word: &impl AsFd) {
+    let patience = Timespec { tv_sec: HEARD_WITHIN, tv_nsec: 0 };
+    // An error of the writing end is that nobody has the reading end open any more.
+    let _ = poll(&mut [PollFd::new(word, PollFlags::empty())], Some(&patience));
 }
 
 fn release_stdio() -> io::Result<()> {

@@ -108,6 +108,14 @@ pub(super) fn screened(
     head: &mut Parts,
     body: Incoming,
 ) -> Result<Source, String> {
+    if call.tool().is_some() {
+        // Words of the gateway's own are not the upstream's to say.
+        let ours: Vec<HeaderName> =
+            head.headers.keys().filter(|name| name.as_str().starts_with("x-strait-")).cloned().collect();
+        for name in ours {
+            head.headers.remove(name);
+        }
+    }
     let ongoing = call.mcp().and_then(|call| call.ongoing.as_ref());
     let source = looked_through(orders, call, head, body)?;
     match ongoing {

@@ -108,10 +108,10 @@ pub(super) async fn bind(
         What::Stream(to) => ("connect".to_owned(), to.text()),
         What::Dns(question) => (question.record_type.clone(), question.name.clone()),
     };
-    let via = match call.tool() {
-        Some(tool) => format!("tool {}", tool.name),
-        None => call.via.as_str().to_owned(),
-    };
+    // Two tools may have one URL and different credentials.
+    let via = call
+        .tool()
+        .map_or_else(|| call.via.as_str().to_owned(), |tool| format!("{} {}", call.via.as_str(), tool.name));
     let mut fields = HeaderMap::new();
     let mut content = None;
     if let (Carried::Http { head, body }, What::Http(http)) = (carried, &call.what) {

@@ -196,8 +196,12 @@ impl Link {
     async fn step(&mut self, session: &mut Session) -> Result<(), SessionError> {
         let mut entries = Vec::new();
         let may_send = session.unsent.is_empty();
-        let again_at = session.again_at.unwrap_or_else(tokio::time::Instant::now);
         let again = may_send && self.kept.has_more();
+        if again && session.again_at.is_none() {
+            // Before anything that came later: a call's end must not overtake its beginning.
+            self.kept.take_again(&mut entries);
+            return self.send_records(session, entries);
+        }
         tokio::select! {
             // Answers first: they let callers go on.
             biased;
@@ -205,10 +209,7 @@ impl Link {
                 let (message, fds) = got?;
                 self.handle(session, message, fds).await?;
             }
-            () = tokio::time::sleep_until(again_at), if again => {
-                session.again_at = None;
-                self.kept.take_again(&mut entries);
-            }
+            () = at(session.again_at), if again => session.again_at = None,
             () = at(session.send_at), if may_send => {
                 session.send_at = None;
                 self.gather(&mut entries);
@@ -324,13 +325,13 @@ impl Link {
                     let _ = answer.send(process);
                 }
             }
-            ToGateway::Answer { call, answer } => session.held.answered(call, answer),
             ToGateway::Tools(tools) => self.gateway.set_tools(*tools)?,
             ToGateway::Credential { ticket, value } => {
                 if let Some(Asked::Credential(answer)) = session.asked.remove(&ticket) {
                     let _ = answer.send(value);
                 }
             }
+            ToGateway::Answer { call, answer } => session.held.answered(call, answer),
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ pub(crate) struct Rig {
 }
 
 /// One port for both; a free one of UDP may be taken in TCP.
-fn listeners() -> (UdpSocket, std::net::TcpListener) {
+pub(crate) fn listeners() -> (UdpSocket, std::net::TcpListener) {
     loop {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         match std::net::TcpListener::bind(udp.local_addr().unwrap()) {

@@ -25,9 +25,11 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     pub(crate) async fn start() -> Self {
-        let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let (udp, tcp) = super::rig::listeners();
         let addr = udp.local_addr().unwrap();
-        let tcp = TcpListener::bind(addr).await.unwrap();
+        udp.set_nonblocking(true).unwrap();
+        tcp.set_nonblocking(true).unwrap();
+        let (udp, tcp) = (UdpSocket::from_std(udp).unwrap(), TcpListener::from_std(tcp).unwrap());
         let asked = Arc::new(AtomicUsize::new(0));
         tokio::spawn(serve_udp(udp, Arc::clone(&asked)));
         tokio::spawn(serve_tcp(tcp));

@@ -42,16 +42,16 @@ pub struct Shared {
     pub asked: Mutex<u32>,
     /// Tools that aren't what was pinned, and what of them differs.
     pub drifted: Mutex<Vec<(String, String)>>,
-    /// Calls that wait for a person, with what they carry; those that don't any more.
-    pub held: Mutex<Vec<(Held, Vec<u8>)>>,
-    pub withdrawn: Mutex<Vec<RecordId>>,
-    pieces: Mutex<Vec<u8>>,
     /// Values of credentials, in the order in which they are handed over; the last one stays.
     pub credentials: Mutex<HashMap<String, Vec<Result<String, String>>>>,
     /// Names of the credentials that were asked for.
     pub handed: Mutex<Vec<String>>,
     /// Tokens that came from the wrong run: from which, whose.
     pub mismatches: Mutex<Vec<(String, String)>>,
+    /// Calls that wait for a person, with what they carry; those that don't any more.
+    pub held: Mutex<Vec<(Held, Vec<u8>)>>,
+    pub withdrawn: Mutex<Vec<RecordId>>,
+    pieces: Mutex<Vec<u8>>,
 }
 
 /// One session of the agent.
@@ -70,12 +70,12 @@ impl Shared {
             compiled: Mutex::default(),
             process: Mutex::default(),
             asked: Mutex::default(),
-            held: Mutex::default(),
-            withdrawn: Mutex::default(),
-            pieces: Mutex::default(),
             credentials: Mutex::default(),
             handed: Mutex::default(),
             mismatches: Mutex::default(),
+            held: Mutex::default(),
+            withdrawn: Mutex::default(),
+            pieces: Mutex::default(),
             drifted: Mutex::default(),
         })
     }

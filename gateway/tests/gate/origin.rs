@@ -125,11 +125,15 @@ async fn answer(seen: Arc<Mutex<Vec<Seen>>>, mut request: Request<Incoming>) -> 
         return Ok(websocket(&mut request));
     }
     let (head, mut body) = request.into_parts();
-    let mut length = 0;
+    let (mut length, mut trailers) = (0, HeaderMap::new());
     while let Some(frame) = body.frame().await {
-        length += frame?.data_ref().map_or(0, Bytes::len);
+        match frame?.into_data() {
+            Ok(data) => length += data.len(),
+            Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
+        }
     }
-    let request = Request::from_parts(head, ());
+    let mut request = Request::from_parts(head, ());
+    request.headers_mut().extend(trailers);
     note(&seen, &request, length);
     Ok(match path.as_str() {
         "/moved" => {
@@ -219,6 +223,7 @@ fn tells(path: &str, headers: &HeaderMap) -> Answer {
         }
     };
     response.headers_mut().insert("x-kind", "told".parse().unwrap());
+    response.headers_mut().insert("x-strait-truncated", "1".parse().unwrap());
     response
 }
 

@@ -117,6 +117,13 @@ async fn a_run_that_sends_its_token_elsewhere_sends_nothing() {
         assert_eq!((got.status, got.code().as_str()), (400, "MALFORMED_REQUEST"), "{path}");
     }
     assert_eq!(origin.seen().len(), 1);
+    let chunked = format!(
+        "POST /b HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum, x-note\r\n\r\n\
+         2\r\nhi\r\n0\r\nx-sum: 1\r\nx-note: {TOKEN}\r\n\r\n"
+    );
+    assert_eq!(ask(&mut stream, &chunked).await.status, 200);
+    let seen = origin.seen().pop().unwrap();
+    assert!(seen.headers.contains_key("x-sum") && !seen.headers.contains_key("x-note"), "{seen:?}");
     assert!(!world.log.text().contains(&TOKEN[7..]));
     world.log.settled().await;
 }

@@ -240,7 +240,11 @@ async fn without_its_credential_a_call_goes_nowhere_case_89() {
     assert_eq!(origin.seen().len(), 0);
     let step = world.log.steps_done(1).await.remove(0);
     assert_eq!((step.decision, step.code), (Decision::Deny, Some(Code::CredentialUnavailable)));
-    assert_eq!(world.call("/http/api/x", &[]).await.status, 200, "the next call asks again");
+    // A run that goes on asking doesn't have the agent look each time.
+    assert_eq!(world.call("/http/api/x", &[]).await.status, 503);
+    assert_eq!(world.log.handed.lock().unwrap().len(), 1);
+    tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    assert_eq!(world.call("/http/api/x", &[]).await.status, 200, "it is there again");
     world.log.settled().await;
 }
 

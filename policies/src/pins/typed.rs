@@ -21,7 +21,7 @@ pub(crate) enum Typed<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Reading<'a> {
     /// `context.arguments`.
-    pub(crate) record: Typed<'a>,
+    fields: Vec<(&'a str, Typed<'a>)>,
     /// Numbers that no decimal holds exactly and that were left out: path and spelling.
     pub(crate) inexact: Vec<(Vec<String>, String)>,
 }
@@ -47,8 +47,8 @@ impl Shape {
     pub(crate) fn read<'a>(&self, arguments: &'a Arguments) -> Result<Reading<'a>, Mismatch> {
         let mut reader = Reader::default();
         let fields = arguments.json().as_object().unwrap_or_default();
-        let record = reader.record(self, fields)?;
-        Ok(Reading { record, inexact: reader.inexact })
+        let fields = reader.record(self, fields)?;
+        Ok(Reading { fields, inexact: reader.inexact })
     }
 }
 
@@ -59,7 +59,11 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn record(&mut self, shape: &Shape, fields: &'a [(String, Json)]) -> Result<Typed<'a>, Mismatch> {
+    fn record(
+        &mut self,
+        shape: &Shape,
+        fields: &'a [(String, Json)],
+    ) -> Result<Vec<(&'a str, Typed<'a>)>, Mismatch> {
         let mut typed = Vec::with_capacity(fields.len());
         for (name, value) in fields {
             self.path.push(name);
@@ -79,7 +83,7 @@ impl<'a> Reader<'a> {
                 let around = self.path.iter().map(|part| format!("{part}."));
                 Err(Mismatch::Missing(format!("{}{}", around.collect::<String>(), field.name)))
             }
-            None => Ok(Typed::Record(typed)),
+            None => Ok(typed),
         }
     }
 
@@ -102,7 +106,7 @@ impl<'a> Reader<'a> {
                     return Ok(None);
                 }
             },
-            (Kind::Record(shape), Json::Object(fields)) => self.record(shape, fields)?,
+            (Kind::Record(shape), Json::Object(fields)) => Typed::Record(self.record(shape, fields)?),
             (Kind::Set(kind), Json::List(list)) => {
                 let mut values = Vec::with_capacity(list.len());
                 let mut whole = true;
@@ -147,12 +151,26 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Typed<'_> {
-    /// As Cedar takes it.
+impl Reading<'_> {
+    /// `context.arguments` with those that are `wanted`, as Cedar takes it.
     ///
     /// # Errors
     /// Cedar's own, as text: a fault inside Strait.
-    pub(crate) fn expression(&self) -> Result<RestrictedExpression, String> {
+    pub(crate) fn expression(&self, wanted: &dyn Fn(&str) -> bool) -> Result<RestrictedExpression, String> {
+        record(self.fields.iter().filter(|(name, _)| wanted(name)))
+    }
+}
+
+fn record<'f, 'a: 'f>(
+    fields: impl Iterator<Item = &'f (&'a str, Typed<'a>)>,
+) -> Result<RestrictedExpression, String> {
+    let fields = fields.map(|(name, value)| Ok(((*name).to_owned(), value.expression()?)));
+    let fields: Result<Vec<_>, String> = fields.collect();
+    RestrictedExpression::new_record(fields?).map_err(|error| error.to_string())
+}
+
+impl Typed<'_> {
+    fn expression(&self) -> Result<RestrictedExpression, String> {
         Ok(match self {
             Self::Text(text) => RestrictedExpression::new_string((*text).to_owned()),
             Self::Bool(value) => RestrictedExpression::new_bool(*value),
@@ -162,11 +180,7 @@ impl Typed<'_> {
                 let values: Result<Vec<_>, _> = values.iter().map(Self::expression).collect();
                 RestrictedExpression::new_set(values?)
             }
-            Self::Record(fields) => {
-                let fields = fields.iter().map(|(name, value)| Ok(((*name).to_owned(), value.expression()?)));
-                let fields: Result<Vec<_>, String> = fields.collect();
-                RestrictedExpression::new_record(fields?).map_err(|error| error.to_string())?
-            }
+            Self::Record(fields) => record(fields.iter())?,
         })
     }
 }

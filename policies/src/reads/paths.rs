@@ -1,9 +1,42 @@
 //! Which arguments a rule reads, so that one that had to be left out refuses exactly the calls it matters for.
 
+use std::collections::BTreeSet;
+
 use cedar_policy::pst::{Clause, Expr, Template, Var};
 
 /// Attributes below `context.arguments`; no attributes are all of it.
 pub(crate) type Path = Vec<String>;
+
+/// Attributes of `context.arguments`, without what is in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fields {
+    /// Each of them.
+    All,
+    These(BTreeSet<String>),
+}
+
+impl Default for Fields {
+    fn default() -> Self {
+        Self::These(BTreeSet::new())
+    }
+}
+
+impl Fields {
+    pub(crate) fn add(&mut self, path: &[String]) {
+        match (&mut *self, path.first()) {
+            (Self::All, _) => {}
+            (Self::These(names), Some(name)) => drop(names.insert(name.clone())),
+            (Self::These(_), None) => *self = Self::All,
+        }
+    }
+
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(names) => names.contains(name),
+        }
+    }
+}
 
 /// Every part of `context.arguments` that `rule` looks at.
 pub(crate) fn argument_paths(rule: &Template) -> Vec<Path> {

@@ -285,3 +285,21 @@ proptest! {
         properties::bounded_and_printable(&text, max);
     }
 }
+
+/// A28: arguments of 1 MiB with a key across the place of the cut.
+#[test]
+fn a_key_across_the_cut_of_arguments_leaves_no_fragment_a28() {
+    let key = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+    for at in 2048 - key.len() - 12..2060 {
+        for filler in ["x y ", "äö ", "{\"a\": "] {
+            let mut text = filler.repeat(at / filler.len());
+            text.push_str(&" ".repeat(at - text.len()));
+            text.push_str(key);
+            text.push(' ');
+            text.push_str(&filler.repeat((1 << 20) / filler.len()));
+            let shown = crate::record::Step::arguments(&text);
+            assert!(shown.len() <= crate::record::MAX_ARGUMENTS && shown.ends_with('…'), "{at}");
+            assert!(!shown.contains("ghp_") && !shown.contains("16C7"), "{at}: {shown}");
+        }
+    }
+}

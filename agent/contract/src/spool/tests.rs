@@ -105,7 +105,8 @@ proptest! {
             let name = format!("{count} {}", "y".repeat(length));
             match spool.append(&[&record(&name)]) {
                 Ok(ticket) => model.push((ticket, name)),
-                Err(SpoolError::Full) => prop_assert!(model.len() > 1),
+                // The oldest that isn't done with may be a whole lap old.
+                Err(SpoolError::Full) => prop_assert!(!model.is_empty()),
                 Err(error) => panic!("{error}"),
             }
         }

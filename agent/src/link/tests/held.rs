@@ -130,7 +130,7 @@ async fn what_waits_ends_with_its_run_its_gateway_or_its_call() {
     let asked = held("r1", 0);
     gateway.asks(&asked, &[]).await;
     rig.prompts(1).await;
-    rig.link.run_ended(&"r1".parse().unwrap());
+    drop(rig.link.run_ended(&"r1".parse().unwrap()));
     rig.prompts(0).await;
     assert!(matches!(gateway.next().await, Some((ToGateway::RunEnded(_), _))));
     assert!(matches!(gateway.answer().await, (call, Answer::Unavailable(_)) if call == asked.call));

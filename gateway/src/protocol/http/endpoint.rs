@@ -29,7 +29,7 @@ error.code, error.reason, error.rule, error.hint and the id of its record.\n";
 
 /// Answers a request to the gateway's own address.
 pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Response<Body> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let Some(address) = Address::read(path) else { return own(front, &head).await };
     let via = if matches!(address, Address::Web(_)) { Via::Web } else { Via::Tool };
@@ -39,6 +39,8 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
     if let Err(refusal) = checked {
         return serve::refused(serve::unread_via(front, via, &head, refusal).await);
     }
+    // Nobody behind this sees it: not the upstream, nor a person who is asked about the call.
+    token::strip(&mut head.headers, &context.caller.run.info.token);
     if let Address::Mcp(tool) = address {
         let tool = tool.to_owned();
         return mcp::answer(front, &tool, Request::from_parts(head, body)).await;

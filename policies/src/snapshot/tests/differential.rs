@@ -219,7 +219,7 @@ fn whole(
     };
     let subject = Subject { act, lineage: names.lineage(&question.ask), arguments };
     let builder = crate::request::Builder::new(jiff::tz::TimeZone::UTC);
-    let asked = builder.build(model, names, question, &subject, Reads::ALL).unwrap();
+    let asked = builder.build(model, names, question, &subject, Reads::ALL, &|_| true).unwrap();
     // The schema is checked here too: what the builder makes is what rules were validated against.
     let schema = &loaded.vocabulary.schema;
     let request = &asked.request;

@@ -113,7 +113,7 @@ impl Internet {
 
     /// Runs a test where the dialling happens.
     pub(super) fn dial<T: Send>(&self, test: impl Future<Output = T> + Send) -> T {
-        std::thread::scope(|scope| scope.spawn(|| within(&self.dialling, test)).join().unwrap())
+        std::thread::scope(|scope| scope.spawn(|| self.enter(test)).join().unwrap())
     }
 
     /// The same on this thread, which must end afterwards.

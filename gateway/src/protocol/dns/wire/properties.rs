@@ -28,7 +28,8 @@ fn same_question(packet: &[u8], name: &str, qtype: u16) {
     let queries = theirs.map(|theirs| theirs.queries).unwrap_or_default();
     assert_eq!(queries.len(), 1);
     for query in queries {
-        let theirs = query.name().to_ascii().to_ascii_lowercase();
+        // It escapes a hyphen that begins a label; a plain name holds no backslash of its own.
+        let theirs = query.name().to_ascii().to_ascii_lowercase().replace("\\-", "-");
         assert_eq!(theirs.trim_end_matches('.'), name);
         assert_eq!(u16::from(query.query_type()), qtype);
     }

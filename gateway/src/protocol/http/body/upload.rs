@@ -12,10 +12,11 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use strait_contract::token::TokenHash;
 use tokio::{sync::watch, time::Sleep};
 
 use super::{Broken, Idle, Payload, data_len};
-use crate::limits::CONTINUE;
+use crate::{limits::CONTINUE, token};
 
 /// Whether the upstream wants the body of a request that expects `100-continue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub(crate) enum Wanted {
 #[derive(Debug)]
 pub struct Upload {
     from: Payload,
+    /// The run's workload token, which goes out in no trailer either.
+    token: TokenHash,
     sent: Arc<AtomicU64>,
     gate: Option<Gate>,
     idle: Idle,
@@ -56,8 +59,8 @@ impl std::fmt::Debug for Changed {
 
 impl Upload {
     /// A body that is sent on as it comes; `sent` counts its bytes.
-    pub(crate) fn new(from: Payload, sent: Arc<AtomicU64>, idle: Duration) -> Self {
-        Self { from, sent, gate: None, idle: Idle::new(idle) }
+    pub(crate) fn new(from: Payload, token: TokenHash, sent: Arc<AtomicU64>, idle: Duration) -> Self {
+        Self { from, token, sent, gate: None, idle: Idle::new(idle) }
     }
 
     /// Holds the body back until the upstream wants it.
@@ -107,9 +110,12 @@ impl http_body::Body for Upload {
             this.gate = None;
         }
         match Pin::new(&mut this.from).poll_frame(cx) {
-            Poll::Ready(frame) => {
+            Poll::Ready(mut frame) => {
                 this.idle.came();
-                if let Some(Ok(frame)) = &frame {
+                if let Some(Ok(frame)) = &mut frame {
+                    if let Some(trailers) = frame.trailers_mut() {
+                        token::strip(trailers, &this.token);
+                    }
                     this.sent.fetch_add(data_len(frame), Ordering::Relaxed);
                 }
                 Poll::Ready(frame)

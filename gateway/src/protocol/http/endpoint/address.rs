@@ -126,6 +126,8 @@ fn without(query: &str, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -231,6 +233,32 @@ mod tests {
             "/web/http://single/",
         ] {
             assert_eq!(named(reserved), Err(Code::NameRefused), "{reserved}");
+        }
+    }
+
+    proptest! {
+        /// Case 26: whatever is asked for, what is sent lies below the base, in one spelling.
+        #[test]
+        fn whatever_is_joined_stays_below_the_base(
+            rest in prop_oneof![
+                "[/.%a-z0-9;?&=\\\\#@: -]{0,40}",
+                prop::collection::vec(prop::sample::select(&["/", "..", ".", "%2e", "%2E%2e", "%2f", "%5c", ";", "a", "//", "?", "%25", "@"][..]), 0..12)
+                    .prop_map(|parts| parts.concat()),
+                any::<String>(),
+            ],
+        ) {
+            let rest = if rest.starts_with(['/', '?']) { rest } else { format!("/{rest}") };
+            for base in ["https://api.test/v1/x", "https://api.test/v1/x/", "https://api.test/"] {
+                let base = Target::from_absolute(base).unwrap();
+                let Ok(joined) = join(&base, &rest, None) else { continue };
+                let root = base.path().trim_end_matches('/');
+                let below = joined.path().strip_prefix(root).unwrap_or("outside");
+                prop_assert!(below.is_empty() || below.starts_with('/'), "{}", joined);
+                prop_assert_eq!(joined.authority(), base.authority());
+                prop_assert!(!joined.path().split('/').any(|segment| segment == ".." || segment == "."), "{}", joined);
+                // What is sent is read by the next reader as it was judged.
+                prop_assert_eq!(&Target::from_absolute(joined.url()).unwrap(), &joined);
+            }
         }
     }
 }
