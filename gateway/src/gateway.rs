@@ -14,6 +14,7 @@ use strait_contract::{
     message::{Limits, Setup},
 };
 use strait_policies::Snapshot;
+use tokio::sync::watch;
 
 use crate::{
     forward::dial::Dialer,
@@ -78,6 +79,8 @@ pub struct Gateway {
     pub drift: Drift,
     /// What MCP servers last said their tools are.
     pub seen: Seen,
+    /// Told when policies have come into force: what runs are shown may have changed.
+    pub(crate) reloaded: watch::Sender<()>,
     settings: ArcSwapOption<Settings>,
     tools: ArcSwap<Tools>,
 }
@@ -156,6 +159,7 @@ impl Gateway {
             flows,
             drift: Drift::default(),
             seen: Seen::default(),
+            reloaded: watch::Sender::new(()),
             settings: ArcSwapOption::empty(),
             tools: ArcSwap::default(),
         };

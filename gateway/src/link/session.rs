@@ -346,6 +346,7 @@ impl Link {
         let refused = match result {
             Ok(snapshot) => {
                 self.gateway.policy.store(std::sync::Arc::new(snapshot));
+                self.gateway.reloaded.send_replace(());
                 tracing::info!(epoch, "policies are in force");
                 None
             }

@@ -42,13 +42,16 @@ mod headers;
 mod listing;
 mod message;
 mod methods;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 pub(crate) mod seen;
 pub(crate) mod session;
 mod sse;
 mod waiting;
 mod words;
 
-pub(crate) use self::{answer::Filter, exchange::Exchange as Ongoing, waiting::Waiting};
+pub use self::waiting::Waiting;
+pub(crate) use self::{answer::Filter, exchange::Exchange as Ongoing};
 
 /// A request that was read, ready to be decided.
 struct Asked {
@@ -73,7 +76,10 @@ pub(crate) async fn answer(front: &Front, name: &str, request: Request<Incoming>
     let (exchange, message, tool, target) = asked;
     let asked = match asked_of(front, head, body, exchange, message, tool, target) {
         Ok(asked) => asked,
-        Err((head, fault)) => return words::unread(front, &head, *fault).await,
+        Err(unread) => {
+            let (head, fault) = *unread;
+            return words::unread(front, &head, fault).await;
+        }
     };
     let patient = asked.head.method == Method::POST
         && headers::takes_events(&asked.head.headers)
@@ -201,9 +207,9 @@ fn asked_of(
     message: Option<Message>,
     tool: Arc<Tool>,
     target: Target,
-) -> Result<Asked, (Parts, Box<Fault>)> {
+) -> Result<Asked, Box<(Parts, Fault)>> {
     let id = exchange.id.clone();
-    let failed = |head: Parts, fault: Fault| Err((head, Box::new(fault.of(id.as_ref()))));
+    let failed = |head: Parts, fault: Fault| Err(Box::new((head, fault.of(id.as_ref()))));
     let text = message.as_ref().map(|message| Bytes::from(message.json.to_string()));
     let length = text.as_ref().map(|text| u64::try_from(text.len()).unwrap_or(u64::MAX));
     let call = match read::call(front, Via::Tool, Some(Arc::clone(&tool)), target, &head, length) {
@@ -305,7 +311,7 @@ fn meaning(message: &Message, tool: &Tool, exchange: &Exchange, front: &Front) -
         }
         Standing::Group(group) if methods::opts_in(tool, group) => {
             let shown = params.map(methods::without_protocol);
-            let arguments = shown.as_ref().map_or(Ok(Arguments::none()), arguments)?;
+            let arguments = shown.as_ref().map_or_else(|| Ok(Arguments::none()), arguments)?;
             Meaning { arguments, protocol: false, shown, ..meaning }
         }
         Standing::Group(group) => {

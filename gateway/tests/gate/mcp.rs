@@ -725,3 +725,26 @@ async fn another_run_has_nothing_of_a_session_case_55() {
     assert_eq!(server.said().len(), before);
     assert_eq!(world.curl_from(OTHER_RUN, "/mcp/bank", &fixed).await.status, 200, "positive control");
 }
+
+/// A7: after a reload whoever listens is told that the list has changed, and gets the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_changes_the_list_and_is_told_a7() {
+    let (world, server) = world(UNPINNED, &[]).await;
+    server.state.lock().unwrap().pages = vec![(vec![tool("read"), tool("pay")], None)];
+    assert_eq!(world.rpc("tools/list", json!({}), &[]).await.tool_names(), ["read"]);
+    let session = world.session().await;
+    let listening = ["-H", "Accept: text/event-stream", "-H", session.as_str(), "-m", "3"];
+    let reload = async {
+        server.hears(|said| said.method == "GET").await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let text = UNPINNED.replace("[\"read\"", "[\"pay\", \"read\"");
+        let policy = PolicyFile { name: "test.cedar".to_owned(), guardrail: false, text };
+        world.agent.as_ref().unwrap().policies(2, &[policy]).await;
+    };
+    let (got, ()) = tokio::join!(world.call("/mcp/bank", &listening), reload);
+    let told = got.events();
+    assert_eq!(told.len(), 2, "one of the server's, one of ours: {got:?}");
+    assert!(told.iter().all(|told| told["method"] == "notifications/tools/list_changed"), "{told:?}");
+    assert_eq!(world.rpc("tools/list", json!({}), &[]).await.tool_names(), ["read", "pay"]);
+    assert_eq!(world.tool("pay", json!({})).await.status, 200);
+}

@@ -17,7 +17,10 @@ use http::{HeaderValue, header, response::Parts};
 use http_body::{Frame, SizeHint};
 use strait_contract::{code::Code, ids::RecordId};
 use strait_policies::{Arguments, json::Json};
-use tokio::time::{Instant, Sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, Sleep},
+};
 
 use super::{
     back,
@@ -50,8 +53,50 @@ pub(crate) struct Filter {
     deciding: Option<Deciding>,
     out: VecDeque<Bytes>,
     quiet: Pin<Box<Sleep>>,
+    /// New policies, where somebody listens.
+    reload: Option<Reload>,
+    room: Room,
     over: bool,
 }
+
+/// What an answer takes of its run's room.
+struct Room {
+    exchange: Arc<Exchange>,
+    taken: usize,
+}
+
+impl Room {
+    fn take(&mut self, now: usize) -> Result<(), Broken> {
+        let fits = self.exchange.context.caller.run.mcp.hold(self.taken, now);
+        self.taken = now;
+        if fits {
+            Ok(())
+        } else {
+            Err(Broken::Message("the answers under way take the run's whole room".to_owned()))
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.exchange.context.caller.run.mcp.hold(self.taken, 0);
+    }
+}
+
+type Reload = Pin<Box<dyn Future<Output = watch::Receiver<()>> + Send>>;
+
+/// Resolves once new policies are in force.
+fn reload(mut reloaded: watch::Receiver<()>) -> Reload {
+    Box::pin(async move {
+        if reloaded.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        reloaded
+    })
+}
+
+/// What servers say when their tools have changed; here it is what of them the run may see (A7).
+const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 
 enum Framing {
     Json(BytesMut),
@@ -107,6 +152,8 @@ pub(crate) fn take(exchange: &Arc<Exchange>, head: &mut Parts, from: Source) -> 
         return Ok(from);
     }
     head.headers.remove(header::CONTENT_LENGTH);
+    let listens = matches!(framing, Framing::Events(_)) && exchange.listens();
+    let reload = listens.then(|| reload(exchange.context.gateway.reloaded.subscribe()));
     let patience = QUIET.min(exchange.context.idle_time() / 3);
     Ok(Source::Mcp(Box::new(Filter {
         from,
@@ -116,6 +163,8 @@ pub(crate) fn take(exchange: &Arc<Exchange>, head: &mut Parts, from: Source) -> 
         deciding: None,
         out: VecDeque::new(),
         quiet: Box::pin(tokio::time::sleep(patience)),
+        reload,
+        room: Room { exchange: Arc::clone(exchange), taken: 0 },
         over: false,
     })))
 }
@@ -180,6 +229,13 @@ impl Filter {
                     if !matches!(self.framing, Framing::Events(_)) {
                         return Poll::Pending;
                     }
+                    if let Some(Poll::Ready(reloaded)) =
+                        self.reload.as_mut().map(|reload| reload.as_mut().poll(task))
+                    {
+                        self.reload = Some(reload(reloaded));
+                        self.out.push_back(Event::message(CHANGED.to_owned()).to_bytes());
+                        continue;
+                    }
                     ready!(self.quiet.as_mut().poll(task));
                     self.out.push_back(Bytes::from_static(COMMENT));
                 }
@@ -219,12 +275,12 @@ impl Filter {
             }
             Framing::Json(whole) => {
                 whole.extend_from_slice(data);
-                Ok(())
+                self.room.take(whole.len())
             }
             Framing::Events(splitter) => {
                 let events = splitter.push(data).map_err(|error| Broken::Message(error.to_string()))?;
                 self.waiting.extend(events);
-                Ok(())
+                self.room.take(splitter.held())
             }
             Framing::Nothing if data.is_empty() => Ok(()),
             Framing::Nothing => Err(Broken::Message("it doesn't say what it is".to_owned())),
@@ -249,8 +305,12 @@ impl Filter {
                 self.out.push_back(changed.map_or(whole, |json| Bytes::from(json.to_string())));
                 Ok(())
             }
-            // Half an event is none: every client drops it.
-            Framing::Events(_) | Framing::Nothing | Framing::Other => Ok(()),
+            Framing::Events(_) => {
+                // Half an event is none: every client drops it. Whether it was answered or not, the server has ended it.
+                self.judge.exchange.over();
+                Ok(())
+            }
+            Framing::Nothing | Framing::Other => Ok(()),
         }
     }
 
@@ -377,7 +437,7 @@ impl Judge {
             }
             Standing::Group(group) if stream && opts_in(&exchange.tool, group) => {
                 let params = json.get("params").map(methods::without_protocol);
-                match params.map_or(Ok(Arguments::none()), Arguments::from_json) {
+                match params.map_or_else(|| Ok(Arguments::none()), Arguments::from_json) {
                     Ok(arguments) => return Judged::Asked(method.to_owned(), arguments, Some(id.clone())),
                     Err(error) => Refusal::new(Code::MalformedRequest, error.to_string()),
                 }

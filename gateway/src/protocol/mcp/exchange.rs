@@ -88,6 +88,11 @@ impl Exchange {
         self.over();
     }
 
+    /// Whether it is a stream that listens to what the server has to say.
+    pub(super) fn listens(&self) -> bool {
+        self.id.is_none() && !self.ends
+    }
+
     /// Whether it is to end its session.
     pub(super) fn ends_session(&self) -> bool {
         self.ends

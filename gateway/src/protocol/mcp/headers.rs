@@ -11,8 +11,6 @@ use super::message::{Fault, Message, rpc};
 pub(crate) const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// Session of a request.
 pub(crate) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-/// Where a stream is to go on.
-pub(crate) const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 const PARAM: &str = "mcp-param-";

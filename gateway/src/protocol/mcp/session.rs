@@ -4,13 +4,18 @@
 use std::{
     collections::hash_map::RandomState,
     hash::BuildHasher,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use http::HeaderValue;
 use lru::LruCache;
 use strait_contract::tool::ToolName;
 
+/// Bytes of answers of one run that are looked at whole.
+const ROOM: usize = 64 * 1024 * 1024;
 /// Most sessions of one run.
 const SESSIONS: usize = 512;
 /// Most questions of servers that one run may leave open.
@@ -20,7 +25,11 @@ const CURSORS: usize = 4096;
 
 /// A run's sessions with MCP servers.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions(Mutex<State>);
+pub(crate) struct Sessions {
+    state: Mutex<State>,
+    /// Bytes of answers that have not come to their end.
+    held: AtomicUsize,
+}
 
 #[derive(Debug)]
 struct State {
@@ -56,6 +65,13 @@ impl Default for State {
 }
 
 impl Sessions {
+    /// Holds `now` bytes of an answer of which `before` were held; `false` if that is more than the run's room.
+    pub(crate) fn hold(&self, before: usize, now: usize) -> bool {
+        self.held.fetch_add(now, Ordering::Relaxed);
+        let all = self.held.fetch_sub(before, Ordering::Relaxed);
+        all.saturating_sub(before) <= ROOM
+    }
+
     /// Takes a session in that a server has begun.
     ///
     /// # Errors
@@ -121,7 +137,7 @@ impl Sessions {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every change under this lock is complete in itself.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -162,6 +178,15 @@ mod tests {
             sessions.begin(&tool("a"), HeaderValue::from_static("other")).unwrap();
         }
         assert_eq!(sessions.find(&tool("a"), &begun.ours), None, "the eldest has gone");
+    }
+
+    #[test]
+    fn answers_have_room_until_it_is_full() {
+        let sessions = Sessions::default();
+        assert!(sessions.hold(0, ROOM - 1) && sessions.hold(0, 1));
+        assert!(!sessions.hold(1, 2));
+        assert!(sessions.hold(2, 0) && sessions.hold(ROOM - 1, 0));
+        assert!(sessions.hold(0, ROOM));
     }
 
     #[test]

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 type Work = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
 /// A stream in which an answer is still to come.
-pub(crate) struct Waiting {
+pub struct Waiting {
     id: Json,
     state: State,
     quiet: Pin<Box<Sleep>>,
