@@ -10,7 +10,7 @@
 mod file;
 mod notify;
 mod prompts;
-mod shown;
+pub(crate) mod shown;
 pub mod view;
 
 use std::{

@@ -15,6 +15,7 @@ pub mod run;
 pub mod status;
 pub mod stop;
 pub mod table;
+pub mod tool;
 pub mod trace;
 
 use std::{ffi::OsString, future::Future, path::PathBuf, process::ExitCode};
@@ -75,6 +76,8 @@ enum Command {
     Metrics(metrics::Args),
     /// Try to leak, and check every wall
     Doctor(doctor::Args),
+    /// List tools, and pin those of MCP servers
+    Tool(tool::Args),
     /// Answer calls that wait for a person
     Approvals(approvals::Args),
     /// Check and explain policies
@@ -130,6 +133,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Trace(args) => trace::run(&args, &instance),
         Command::Metrics(args) => metrics::run(&args, &instance),
         Command::Doctor(args) => doctor::run(&args, &instance),
+        Command::Tool(args) => tool::run(&args, &instance),
         Command::Approvals(args) => approvals::run(&args, &instance),
         Command::Policy(args) => policy::run(&args, &instance, &names),
         Command::Check(_) | Command::Completions(_) | Command::Man(_) => Ok(ExitCode::SUCCESS),

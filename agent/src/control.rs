@@ -11,6 +11,8 @@
 //! | `POST /v1/approvals/{id}/approve` | the prompt; body `{"count":n}` or `{"forRun":true}`; root and `strait-admin` |
 //! | `POST /v1/approvals/{id}/deny` | the prompt; body `{"note":"…"}`; root and `strait-admin` |
 //! | `GET /metrics` | counts as Prometheus text; root, `strait-admin` and `strait-audit` |
+//! | `GET /v1/tools` | the tools of the configuration |
+//! | `GET /v1/tools/{name}/seen` | what an MCP server last said its tools are; root and `strait-admin` |
 //! | `POST /v1/reload` | what is in force now; root and `strait-admin` |
 //!
 //! Errors are `{"error":{"code","message","hint"}}`. Who asks is the kernel's word (`SO_PEERCRED`), never a header.

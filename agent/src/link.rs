@@ -12,6 +12,7 @@ mod held;
 mod memory;
 mod misused;
 mod reader;
+mod seen;
 mod session;
 mod socket;
 mod spool;
@@ -41,6 +42,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, mpsc, oneshot, watch},
 };
 
+pub use self::seen::NotSeen;
 use self::{
     calls::{Calls, Step},
     spool::{Found, Spool},
@@ -122,6 +124,10 @@ struct State {
     orphans: Vec<Spool>,
     /// Who waits for the gateway to have sent a run's records.
     closing: BTreeMap<RunId, oneshot::Sender<()>>,
+    /// Lists of tools that were asked for.
+    coming: BTreeMap<u64, seen::Coming>,
+    /// Of the last question to a gateway.
+    tickets: u64,
     /// Calls that were under way when an earlier agent ended: of the gateway that outlived it, if one did.
     found: Calls,
     policy: Option<Policy>,

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use strait_contract::{flow::Flow, ids::RecordId, run::Process};
-use strait_policies::{Ask, HttpAsk};
+use strait_policies::{Arguments, Ask, HttpAsk, ToolAsk, json::Json};
 
 use crate::{
+    protocol::mcp::Ongoing,
     runs::Run,
     tools::Tool,
     url::{Host, Name, Target},
@@ -71,6 +72,8 @@ pub struct Call {
 pub enum What {
     /// An HTTP request.
     Http(HttpCall),
+    /// A message to or from an MCP server.
+    Mcp(Box<McpCall>),
     /// A byte stream that the gateway doesn't read.
     Stream(Endpoint),
     /// A DNS question other than for an address.
@@ -94,6 +97,27 @@ pub struct HttpCall {
     pub query: Vec<(String, String)>,
     /// The tool that it is a call of: then it is a step of the trace.
     pub tool: Option<Arc<Tool>>,
+}
+
+/// A message to an MCP server, or a request for a stream or the end of a session.
+#[derive(Clone, Debug)]
+pub struct McpCall {
+    /// The request that carries it.
+    pub http: HttpCall,
+    /// `tools/call`, `resources/read`…; `stream`, `session/delete` or `response` for what has no method.
+    pub method: String,
+    /// The tool of the server's that is called.
+    pub name: Option<String>,
+    /// What it is called with, or a method's parameters.
+    pub arguments: Arguments,
+    /// Whether it is one that every client sends whatever it does: it passes if anything of the server's could.
+    pub protocol: bool,
+    /// Whether it comes from the server: nothing of it leaves the host.
+    pub inbound: bool,
+    /// What a person who is asked is shown.
+    pub shown: Option<Json>,
+    /// What is under way for it.
+    pub(crate) ongoing: Option<Arc<Ongoing>>,
 }
 
 /// The far end of a stream.
@@ -122,8 +146,22 @@ impl Call {
 
     /// The tool that it is a call of.
     pub(crate) fn tool(&self) -> Option<&Arc<Tool>> {
+        self.http()?.tool.as_ref()
+    }
+
+    /// The HTTP request that it is or is carried by.
+    pub(crate) fn http(&self) -> Option<&HttpCall> {
         match &self.what {
-            What::Http(call) => call.tool.as_ref(),
+            What::Http(call) => Some(call),
+            What::Mcp(call) => Some(&call.http),
+            What::Stream(_) | What::Dns(_) => None,
+        }
+    }
+
+    /// The message to an MCP server that it is.
+    pub(crate) fn mcp(&self) -> Option<&McpCall> {
+        match &self.what {
+            What::Mcp(call) => Some(call),
             _ => None,
         }
     }
@@ -132,6 +170,7 @@ impl Call {
     pub(crate) fn ask(&self) -> Ask<'_> {
         match &self.what {
             What::Http(call) => Ask::Http(call.ask(self.via)),
+            What::Mcp(call) => call.ask(),
             What::Stream(to) => Ask::Connect {
                 host: to.host.name().map(Name::as_str),
                 address: to.host.address(),
@@ -149,6 +188,29 @@ impl HttpCall {
             content_type: self.content_type.as_deref(),
             tool: self.tool.as_ref().map(|tool| tool.name.as_str()),
             ..HttpAsk::to(self.method.as_str(), &self.target, &self.query, via.as_str())
+        }
+    }
+}
+
+impl McpCall {
+    /// The server, as the config names it.
+    pub(crate) fn server(&self) -> &str {
+        self.http.tool.as_ref().map_or("", |tool| tool.name.as_str())
+    }
+
+    /// What is called: `server/tool`, or the server.
+    pub(crate) fn target(&self) -> String {
+        match &self.name {
+            Some(name) => format!("{}/{name}", self.server()),
+            None => self.server().to_owned(),
+        }
+    }
+
+    fn ask(&self) -> Ask<'_> {
+        let (server, arguments) = (self.server(), &self.arguments);
+        match &self.name {
+            Some(tool) => Ask::Tool(ToolAsk { server, tool, arguments }),
+            None => Ask::McpMethod { server, method: &self.method, arguments },
         }
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! Architecture invariant: a [`Permitted`] exists only after the `decided` record of its call is on record.
 
-use strait_contract::{code::Code, ids::RecordId, record::Unrecorded};
-use strait_policies::{Question, Verdict};
+use strait_contract::{code::Code, ids::RecordId, record::Unrecorded, run::RunInfo};
+use strait_policies::{Question, Snapshot, Verdict};
 
 use crate::{
-    call::{Call, What},
+    call::Call,
     gateway::Gateway,
     hold::{self, Carried, Unapproved},
     record::{Guard, Outcome, facts::Line, now_ms},
@@ -201,6 +201,9 @@ pub(crate) fn unrecorded(id: RecordId, why: Unrecorded) -> Refused {
 async fn ask(gateway: &Gateway, call: &Call, guard: &mut Guard) -> (Verdict, Option<String>) {
     let policy = gateway.policy.load_full();
     let run = &call.caller.run.info;
+    if let Some(mcp) = call.mcp().filter(|mcp| mcp.protocol) {
+        return greeted(&policy, run, mcp.server());
+    }
     let mut process = call.caller.process();
     let question = Question { run, now_ms: now_ms(), ask: call.ask(), process: process.as_ref() };
     if let Some(flow) = &call.caller.flow
@@ -218,9 +221,21 @@ async fn ask(gateway: &Gateway, call: &Call, guard: &mut Guard) -> (Verdict, Opt
     (verdict, hint)
 }
 
+/// What every client of an MCP server says passes if policy could permit anything of the server.
+fn greeted(policy: &Snapshot, run: &RunInfo, server: &str) -> (Verdict, Option<String>) {
+    if policy.addressable(run, server) {
+        return (Verdict::Permit { rules: Vec::new() }, None);
+    }
+    let reason = format!("no policy permits anything of the tool `{server}`");
+    let hint = format!(
+        "the operator permits its tools by a rule for `action in Action::\"tools/call\"` and `resource in Tool::\"{server}\"`"
+    );
+    (Verdict::Refuse { code: Code::ToolCallDenied, rules: Vec::new(), reason }, Some(hint))
+}
+
 impl Call {
     /// HTTP status of a refusal, if the call is one of HTTP.
     fn status(&self, code: Code) -> Option<u16> {
-        matches!(self.what, What::Http(_)).then(|| refuse::status(code).as_u16())
+        self.http().is_some().then(|| refuse::status(code).as_u16())
     }
 }

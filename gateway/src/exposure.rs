@@ -144,6 +144,17 @@ impl Exposure {
         }
         let http = match &call.what {
             What::Http(http) => http,
+            // From the server: nothing of it leaves.
+            What::Mcp(mcp) if mcp.inbound => return Ok(Vec::new()),
+            What::Mcp(mcp) => {
+                let said = mcp.shown.as_ref().map(ToString::to_string).unwrap_or_default();
+                let inside = self.found_in_body((mcp.arguments.json().to_string() + &said).as_bytes());
+                // For its own server it is replaced where the body is sent.
+                if let Some(foreign) = inside.iter().find(|which| !self.is_bound(**which, &mcp.http)) {
+                    return Err(self.misuse(*foreign, &mcp.http, "the message"));
+                }
+                &mcp.http
+            }
             What::Stream(to) => return self.check_name(&to.host.to_string(), Some(to.port)),
             What::Dns(question) => return self.check_name(&question.name, None),
         };

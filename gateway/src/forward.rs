@@ -11,7 +11,7 @@ use strait_contract::code::Code;
 use tokio::sync::watch;
 
 use crate::{
-    call::{Call, HttpCall, What},
+    call::{Call, HttpCall},
     credential::Ready,
     decide::{Permitted, Refusal, Refused},
     exposure::{Caught, Watch},
@@ -70,7 +70,7 @@ pub(crate) async fn send(
 ) -> Response<Body> {
     let ready = credential(context, &permitted).await;
     let (call, mut guard) = permitted.into_parts();
-    let What::Http(http) = &call.what else {
+    let Some(http) = call.http() else {
         // A call that isn't HTTP comes by another way.
         let failure = Failure { code: Code::Internal, reason: "the call is not one of HTTP".to_owned() };
         return failed(call.id, guard, failure).await;

@@ -14,12 +14,16 @@ use strait_contract::{
     message::{Limits, Setup},
 };
 use strait_policies::Snapshot;
+use tokio::sync::watch;
 
 use crate::{
     forward::dial::Dialer,
     hold::Desk,
     link::WhoIs,
-    protocol::tls::leaf::Minter,
+    protocol::{
+        mcp::{drift::Drift, seen::Seen},
+        tls::leaf::Minter,
+    },
     record::{Queue, Recorder},
     runs::Runs,
     tools::{Tools, ToolsError},
@@ -71,6 +75,12 @@ pub struct Gateway {
     pub desk: Desk,
     /// Where flows come from.
     pub flows: FlowSource,
+    /// Tools that aren't what was pinned.
+    pub drift: Drift,
+    /// What MCP servers last said their tools are.
+    pub seen: Seen,
+    /// Told when policies have come into force: what runs are shown may have changed.
+    pub(crate) reloaded: watch::Sender<()>,
     settings: ArcSwapOption<Settings>,
     tools: ArcSwap<Tools>,
 }
@@ -147,6 +157,9 @@ impl Gateway {
             whois,
             desk,
             flows,
+            drift: Drift::default(),
+            seen: Seen::default(),
+            reloaded: watch::Sender::new(()),
             settings: ArcSwapOption::empty(),
             tools: ArcSwap::default(),
         };

@@ -62,6 +62,13 @@ enum Question {
         name: ToolName,
         answer: oneshot::Sender<Result<Secret, String>>,
     },
+    /// No question: a tool isn't what was pinned.
+    ToolDrifted {
+        run: RunId,
+        server: ToolName,
+        tool: String,
+        differs: String,
+    },
     /// No question: the run `from` presented the token of `owner`.
     TokenMismatch {
         from: RunId,
@@ -106,6 +113,12 @@ impl WhoIs {
     pub(crate) fn token_mismatch(&self, from: RunId, owner: RunId) {
         // The refusal itself is on record; an event more or less in a flood of them tells nothing new.
         let _ = self.ask.try_send(Question::TokenMismatch { from, owner });
+    }
+
+    /// Has it written down that a tool of an MCP server isn't what was pinned.
+    pub(crate) fn tool_drifted(&self, run: RunId, server: ToolName, tool: String, differs: String) {
+        // Lost if the agent is away: calls of the tool are refused, and that is on record.
+        let _ = self.ask.try_send(Question::ToolDrifted { run, server, tool, differs });
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod detect;
 pub mod dns;
 pub mod http;
+pub mod mcp;
 pub mod ssh;
 pub mod stream;
 pub mod tls;

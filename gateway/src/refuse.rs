@@ -57,6 +57,17 @@ fn is_policy(code: Code) -> bool {
     status(code) == StatusCode::FORBIDDEN
 }
 
+/// Whether the same call may do better later without anybody changing anything.
+pub(crate) fn is_retryable(code: Code) -> bool {
+    matches!(
+        status(code),
+        StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
 /// The JSON body of a refusal.
 pub fn body(refused: &Refused) -> Bytes {
     let error = Error {

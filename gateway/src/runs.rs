@@ -13,7 +13,12 @@ use std::{
 use strait_contract::{ids::RunId, message::Limits, run::RunInfo, token::TokenHash};
 use tokio::sync::{Semaphore, watch};
 
-use crate::{exposure::Exposure, forward::pool::Pool, names::Names, protocol::http::body::room};
+use crate::{
+    exposure::Exposure,
+    forward::pool::Pool,
+    names::Names,
+    protocol::{http::body::room, mcp::session::Sessions},
+};
 
 /// A live run, shared by all of its connections.
 #[derive(Debug)]
@@ -28,6 +33,8 @@ pub struct Run {
     pub(crate) exposure: Option<Arc<Exposure>>,
     /// Room for the bodies of its held calls.
     pub(crate) held_bytes: Arc<Semaphore>,
+    /// Its sessions with MCP servers.
+    pub(crate) mcp: Sessions,
     connections: AtomicU32,
     /// Unix time, seconds, of the last workload token of another run that it presented and the agent was told of.
     misused: AtomicU64,
@@ -46,6 +53,7 @@ impl Run {
             names,
             pool: Pool::default(),
             held_bytes: room(),
+            mcp: Sessions::default(),
             connections: AtomicU32::new(0),
             misused: AtomicU64::new(0),
             session: AtomicU64::new(0),

@@ -26,6 +26,8 @@ mod http;
 mod internet;
 #[path = "gate/mask.rs"]
 mod mask;
+#[path = "gate/mcp.rs"]
+mod mcp;
 #[path = "gate/origin.rs"]
 mod origin;
 #[path = "gate/outage.rs"]

@@ -175,6 +175,18 @@ impl PinnedTool {
         })
     }
 
+    /// The tool as a server says it: what [`PinnedTool::drift`] compares with.
+    pub fn live(&self) -> Json {
+        let text = |key: &str, value: Json| (key.to_owned(), value);
+        let mut fields = vec![text("name", Json::Text(self.name.clone()))];
+        fields.extend(self.description.clone().map(|said| text("description", Json::Text(said))));
+        fields.push(text("inputSchema", self.input_schema.clone()));
+        if self.annotations != Json::Null {
+            fields.push(text("annotations", self.annotations.clone()));
+        }
+        Json::Object(fields)
+    }
+
     /// Whether it says of itself that it changes nothing. Reviewed with the pin; a live hint is never asked.
     pub fn read_only(&self) -> Option<bool> {
         match self.annotations.get("readOnlyHint") {

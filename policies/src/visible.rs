@@ -3,7 +3,7 @@
 //! Architecture invariant: a tool is hidden only if every call of it is refused, whatever its arguments, the time and the
 //! calling process. What can't be told shows it: calling it is decided anyway.
 
-use cedar_policy::Decision;
+use cedar_policy::{Decision, Effect};
 use strait_contract::run::RunInfo;
 
 use crate::{
@@ -23,6 +23,27 @@ impl Snapshot {
         let ask = Ask::Tool(ToolAsk { server, tool, arguments: &arguments });
         let question = Question { run, now_ms: 0, ask, process: None };
         canonical(&question.ask).is_ok() && self.possible(&question).unwrap_or(true)
+    }
+
+    /// Whether any permit could concern `run` at an MCP server, for one of its tools or another method. It doesn't say
+    /// that a call would be permitted.
+    pub fn addressable(&self, run: &RunInfo, server: &str) -> bool {
+        let arguments = Arguments::none();
+        let tool = |tool| Ask::Tool(ToolAsk { server, tool, arguments: &arguments });
+        let pinned = self.pins().server(server).into_iter().flat_map(|pin| &pin.tools);
+        let named = self.names.of_type("Tool").filter_map(|id| id.split_once('/'));
+        let named = named.filter(|(of, _)| *of == server).map(|(_, name)| name);
+        let asks = pinned
+            .map(|pinned| tool(&pinned.name))
+            .chain(named.map(tool))
+            .chain([tool(""), Ask::McpMethod { server, method: "", arguments: &arguments }]);
+        asks.into_iter().any(|ask| canonical(&ask).is_ok() && self.could_permit(run, &ask))
+    }
+
+    fn could_permit(&self, run: &RunInfo, ask: &Ask<'_>) -> bool {
+        let lineage = self.names.lineage(ask);
+        let buckets = self.index.buckets(Act::of(self.pins(), ask), run.agent.as_str(), &lineage);
+        buckets.iter().any(|bucket| bucket.rules.policies().any(|rule| rule.effect() == Effect::Permit))
     }
 
     /// Whether the outlines of the rules leave anything open.

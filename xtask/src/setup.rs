@@ -1,5 +1,6 @@
 //! `cargo xtask setup`: what building, testing and the demo need, installed once.
 
+mod mcp;
 mod packages;
 
 use std::process::Command;
@@ -35,6 +36,8 @@ pub(crate) enum Need {
     Build,
     /// To run tests and the demo.
     Test,
+    /// To run the tests that drive official MCP clients and servers.
+    Mcp,
     /// To check the tree.
     Check,
     /// To compare with peers.
@@ -50,10 +53,11 @@ enum Step {
     NightlyCompiler,
     BpfLinker,
     CargoDeny,
+    McpParts,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let mut needs = vec![Need::Build, Need::Test, Need::Check];
+    let mut needs = vec![Need::Build, Need::Test, Need::Mcp, Need::Check];
     if args.bench {
         needs.push(Need::Bench);
     }
@@ -108,6 +112,9 @@ fn missing(needs: &[Need], vm: bool) -> Vec<Step> {
             steps.push(Step::BpfLinker);
         }
     }
+    if needs.iter().any(|need| matches!(need, Need::Mcp)) && !mcp::installed() {
+        steps.push(Step::McpParts);
+    }
     if needs.iter().any(|need| matches!(need, Need::Check))
         && !exec::succeeds(exec::cargo().args(["deny", "--version"]))
     {
@@ -129,6 +136,7 @@ fn say(step: &Step) {
         Step::BpfLinker => {
             eprintln!("setup: bpf-linker {BPF_LINKER}: links the kernel programs (about a minute)")
         }
+        Step::McpParts => mcp::say(),
         Step::CargoDeny => {
             eprintln!("setup: cargo-deny {CARGO_DENY}: licences, sources and bans of dependencies")
         }
@@ -148,6 +156,7 @@ fn install(step: &Step) -> Result<()> {
             "rust-src",
         ])),
         Step::BpfLinker => exec::run(&mut bpf_linker()),
+        Step::McpParts => mcp::install(),
         Step::CargoDeny => {
             exec::run(exec::cargo().args(["install", "cargo-deny", "--locked", "--version", CARGO_DENY]))
         }

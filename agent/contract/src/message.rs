@@ -18,6 +18,10 @@ use crate::{
 pub const MAX_PACKET: usize = 128 * 1024;
 /// Most records in one batch.
 pub const MAX_BATCH: usize = 64;
+/// Largest list of an MCP server's tools, bytes.
+pub const MAX_SEEN: usize = 4 * 1024 * 1024;
+/// Largest piece of such a list, bytes.
+pub const SEEN_PIECE: usize = 64 * 1024;
 /// Largest encoded record, bytes.
 pub const MAX_RECORD: usize = 16 * 1024;
 
@@ -48,6 +52,11 @@ pub enum ToAgent {
     Held(Box<Held>),
     /// A held call is not waited for any more: its client has gone. If its answer is on the way, that is not used.
     Withdrawn { call: RecordId },
+    /// A piece of the answer to [`ToGateway::ToolsSeen`], in order, at most [`SEEN_PIECE`] bytes; nothing at all if the
+    /// server's tools have not been seen.
+    ToolsSeen { ticket: u64, piece: Vec<u8>, last: bool },
+    /// A tool of an MCP server isn't what was pinned: an event for the run that was shown it. `differs` names its parts.
+    ToolDrifted { run: RunId, server: ToolName, tool: String, differs: String },
 }
 
 /// Where a placeholder was on its way to.
@@ -89,6 +98,8 @@ pub enum ToGateway {
     Spool,
     /// Answer to [`ToAgent::WhoIs`].
     Process { ticket: u64, process: Option<Process> },
+    /// Asks what an MCP server last said its tools are. Answered by [`ToAgent::ToolsSeen`].
+    ToolsSeen { ticket: u64, server: ToolName },
     /// The tools from now on; follows the setup, and again after each reload. Kept credentials are to be dropped.
     Tools(Box<Tools>),
     /// Answer to [`ToAgent::Credential`]: the value, or why there is none, in words that show nothing of it.

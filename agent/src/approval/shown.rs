@@ -7,7 +7,7 @@
 use strait_contract::redact::is_unprintable;
 
 /// Spells a text out. Line feeds and tabs stay if `lines`.
-pub(super) fn text(text: &str, lines: bool) -> String {
+pub(crate) fn text(text: &str, lines: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut word = String::new();
     for c in text.chars() {

@@ -7,7 +7,7 @@ use axum::{
 };
 
 use super::wire::{ErrorBody, ErrorView};
-use crate::{approval::ApprovalError, run::end::EndError};
+use crate::{approval::ApprovalError, link::NotSeen, run::end::EndError};
 
 /// Why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +22,10 @@ pub(super) enum Refused {
     NotAuditor,
     #[error("`{0}` is not the name of a prompt")]
     NoPrompt(String),
+    #[error("no tool `{0}` of kind `mcp` is configured")]
+    NoServer(String),
+    #[error(transparent)]
+    Seen(#[from] NotSeen),
     #[error("the body is not acceptable: {0}")]
     Body(String),
     #[error("there is nothing at this path")]
@@ -49,6 +53,17 @@ impl Refused {
                 "NOT_AUDITOR",
                 "use sudo, or ask to be put in the group `strait-audit`",
             ),
+            Self::NoServer(_) => {
+                (StatusCode::NOT_FOUND, "NO_TOOL", "`strait tool list` shows what is configured")
+            }
+            Self::Seen(NotSeen::Never) => (
+                StatusCode::NOT_FOUND,
+                "NOT_SEEN",
+                "start a run with an MCP client on it once; what policy hides from the run is seen all the same",
+            ),
+            Self::Seen(NotSeen::Gateway) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "NO_GATEWAY", "see `strait status`, and try again")
+            }
             Self::Body(_) => (StatusCode::BAD_REQUEST, "BAD_BODY", "send JSON as the documentation shows"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "NO_ROUTE", "the paths begin with /v1/"),
             Self::Reload(_) => (

@@ -15,6 +15,7 @@ use strait_contract::ids::RunId;
 use tokio::sync::oneshot;
 
 mod approvals;
+mod tools;
 
 use super::{
     Api, Peer,
@@ -40,6 +41,8 @@ pub(super) fn router(api: Api) -> Router {
         .route("/v1/approvals/{id}", get(approvals::show))
         .route("/v1/approvals/{id}/approve", post(approvals::approve))
         .route("/v1/approvals/{id}/deny", post(approvals::deny))
+        .route("/v1/tools", get(tools::list))
+        .route("/v1/tools/{name}/seen", get(tools::seen))
         .route("/v1/reload", post(reload))
         .fallback(|| async { Refused::NoRoute })
         .with_state(api)

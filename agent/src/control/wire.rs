@@ -81,6 +81,28 @@ pub struct DenyBody {
     pub note: Option<String>,
 }
 
+/// A configured tool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolView {
+    /// Name.
+    pub name: String,
+    /// `http`, `web` or `mcp`.
+    pub kind: String,
+    /// Where it is, but for the web.
+    pub url: Option<String>,
+    /// Name of its credential.
+    pub credential: Option<String>,
+    /// The only agents that may address it; none if every agent may.
+    pub agents: Vec<String>,
+}
+
+/// What an MCP server last said its tools are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenView {
+    /// The list as a pinned file has it.
+    pub list: String,
+}
+
 /// Answer to a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {

@@ -5,6 +5,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 use strait_contract::{
     CONTRACT,
     message::{MAX_PACKET, ToAgent, ToGateway},
+    redact::redact_text,
     seqpacket::LinkError,
 };
 use tokio::{
@@ -100,6 +101,7 @@ async fn serve(socket: Socket, peer: Peer, link: Link, greeting: OwnedSemaphoreP
             // Dropping these tells who waits that this gateway won't answer.
             state.candidate = None;
             state.closing.clear();
+            state.coming.clear();
         }
         current
     };
@@ -246,6 +248,9 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                 });
             }
             News::Message(ToAgent::RunClosed(id)) => link.run_closed(&id),
+            News::Message(ToAgent::ToolsSeen { ticket, piece, last }) => {
+                link.seen_piece(ticket, &piece, last)
+            }
             News::Message(ToAgent::Credential { ticket, name }) => {
                 let Ok(permit) = Arc::clone(&questions).acquire_owned().await else { break };
                 if !asked.admits() {
@@ -260,6 +265,14 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                 let Ok(permit) = Arc::clone(&questions).acquire_owned().await else { break };
                 if canaries.admits(&misused.run) {
                     tokio::spawn(misused::tell(link.clone(), misused, permit));
+                }
+            }
+            News::Message(ToAgent::ToolDrifted { run, server, tool, differs }) => {
+                let facts =
+                    [("server", server.to_string()), ("tool", redact_text(&tool, 128)), ("differs", differs)];
+                let event = log::event(Some(run.clone()), "tool.drifted", &facts);
+                if let Err(why) = link.0.parts.log.append(vec![event]).await {
+                    tracing::warn!(%run, %why, "a tool that isn't what was pinned can't be put on record");
                 }
             }
             News::Message(ToAgent::HeldPiece { call, bytes }) => pieces.take(call, &bytes),

@@ -48,7 +48,7 @@ mod exit_file;
 mod runc;
 
 /// How long init may take to hear its word, seconds; it is as good as started then.
-const HEARD_WITHIN: i64 = 10;
+const HEARD_WITHIN: i64 = 2;
 
 /// Why a shim gave up before its container ran.
 #[derive(Debug)]

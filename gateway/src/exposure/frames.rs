@@ -16,8 +16,7 @@ impl Frames {
     /// The payload in `chunk`, unmasked. Frames of a message follow each other, so what they split stays in one piece.
     pub(super) fn payload(&mut self, chunk: &[u8]) -> Vec<u8> {
         let mut payload = Vec::with_capacity(chunk.len());
-        let mut bytes = chunk.iter();
-        while let Some(byte) = bytes.next() {
+        for byte in chunk {
             if self.left > 0 {
                 payload.push(byte ^ self.key.get(self.at).copied().unwrap_or(0));
                 self.at = (self.at + 1) % 4;

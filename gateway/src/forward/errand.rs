@@ -18,7 +18,10 @@ use crate::{
     credential::{Ready, remove_like},
     mask::Patterns,
     pipeline::Context,
-    protocol::http::body::{Orders, Source, takes_trailers},
+    protocol::{
+        http::body::{Orders, Source, takes_trailers},
+        mcp,
+    },
     tools::Kind,
 };
 
@@ -45,6 +48,9 @@ impl Dressed<'_> {
             for name in [RANGE, IF_RANGE] {
                 fields.remove(name);
             }
+            fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
+        if matches!(tool.kind, Kind::Mcp { .. }) {
             fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         if matches!(tool.kind, Kind::Web) {
@@ -94,7 +100,8 @@ pub(super) fn orders(
         within: web.then(|| Duration::from_secs(u64::from(limits.web_seconds))),
         trailers: takes_trailers(headers),
     };
-    (orders.hide.is_some() || orders.most.is_some()).then_some(orders)
+    let mcp = call.tool.as_ref().is_some_and(|tool| matches!(tool.kind, Kind::Mcp { .. }));
+    (mcp || orders.hide.is_some() || orders.most.is_some()).then_some(orders)
 }
 
 /// The answer's body under its orders, and its head made to fit.
@@ -112,6 +119,15 @@ pub(super) fn screened(
             head.headers.remove(name);
         }
     }
+    let ongoing = call.mcp().and_then(|call| call.ongoing.as_ref());
+    let source = looked_through(orders, head, body)?;
+    match ongoing {
+        Some(ongoing) => mcp::answer::take(ongoing, head, source),
+        None => Ok(source),
+    }
+}
+
+fn looked_through(orders: Option<Orders>, head: &mut Parts, body: Incoming) -> Result<Source, String> {
     let Some(orders) = orders else { return Ok(Source::Upstream(body)) };
     if orders.hide.is_some() {
         // A session of the credential's would be the agent's to keep.

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use super::Failure;
 use crate::{
-    call::{Call, HttpCall, What},
+    call::{Call, HttpCall},
     credential::Ready,
     exposure::{Content, Exposure, Misuse, Swap, content_kind, patterns},
     mask::Patterns,
@@ -42,7 +42,7 @@ pub(super) async fn swap(
     request: &mut Request<Payload>,
     tool: Option<&Arc<Patterns>>,
 ) -> Result<Option<Swapped>, Failure> {
-    let (Some(exposure), What::Http(http)) = (&context.caller.run.exposure, &call.what) else {
+    let (Some(exposure), Some(http)) = (&context.caller.run.exposure, call.http()) else {
         return Ok(None);
     };
     if !exposure.has_placeholders() {
@@ -76,7 +76,7 @@ pub(super) async fn swap(
     if let Some(text) = body.and_then(|(kind, bytes)| swap.body(kind, &bytes)) {
         let bytes = Bytes::copy_from_slice(text.as_bytes());
         request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
-        request.body_mut().set(bytes);
+        request.body_mut().replace(bytes);
     }
     // As for a tool with a credential: the answer is to be looked through, and a part of it may be a part of the value.
     for name in [RANGE, IF_RANGE] {

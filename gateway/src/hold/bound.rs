@@ -114,6 +114,7 @@ pub(super) async fn bind(
 ) -> Result<Bound, Refusal> {
     let (action, target) = match &call.what {
         What::Http(http) => (http.method.as_str().to_owned(), http.target.url().to_owned()),
+        What::Mcp(mcp) => (mcp.method.clone(), mcp.target()),
         What::Stream(to) => ("connect".to_owned(), to.text()),
         What::Dns(question) => (question.record_type.clone(), question.name.clone()),
     };
@@ -126,6 +127,11 @@ pub(super) async fn bind(
     if let (Carried::Http { head, body }, What::Http(http)) = (carried, &call.what) {
         fields = sent_fields(call, http, head);
         content = read(gateway, call, body).await?;
+    }
+    let mut meaning = None;
+    if let Some(shown) = call.mcp().and_then(|mcp| mcp.shown.as_ref()) {
+        content = Some(written(shown)?);
+        meaning = Some(shown.to_sorted_text());
     }
     let bound = Fields::of(&fields);
     let bytes = content.clone().unwrap_or_default();
@@ -144,7 +150,7 @@ pub(super) async fn bind(
         sum.add(name.as_str().as_bytes());
         sum.add(value);
     }
-    match content.map(|_| sorted_json(&fields, &bytes)) {
+    match content.map(|_| meaning.or_else(|| sorted_json(&fields, &bytes))) {
         None => sum.add(b"nothing"),
         Some(Some(json)) => {
             sum.add(b"json");
@@ -184,6 +190,17 @@ fn sorted_json(fields: &HeaderMap, bytes: &[u8]) -> Option<String> {
         return None;
     }
     Json::parse(bytes, &JSON).ok().map(|json| json.to_sorted_text())
+}
+
+/// What a message to an MCP server asks for, as a person is shown it.
+fn written(shown: &Json) -> Result<Bytes, Refusal> {
+    let text = shown.to_string();
+    if text.len() > MAX_CONTENT {
+        let reason =
+            format!("a person must be asked about this call, and it is longer than {MAX_CONTENT} bytes");
+        return Err(Refusal::new(Code::ApprovalUnavailable, reason));
+    }
+    Ok(Bytes::from(text))
 }
 
 /// The whole body, which stays in `body` to be sent; `None` if there is none.

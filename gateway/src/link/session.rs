@@ -4,7 +4,7 @@ use std::{collections::HashMap, io, os::fd::OwnedFd, time::Duration};
 
 use strait_contract::{
     CONTRACT,
-    message::{LISTENERS, MAX_BATCH, Secret, Setup, ToAgent, ToGateway},
+    message::{LISTENERS, MAX_BATCH, SEEN_PIECE, Secret, Setup, ToAgent, ToGateway},
     run::Process,
     seqpacket::{self, LinkError},
 };
@@ -325,6 +325,12 @@ impl Link {
                     let _ = answer.send(process);
                 }
             }
+            ToGateway::ToolsSeen { ticket, server } => {
+                let list = self.gateway.seen.of(&server).unwrap_or_default();
+                for packet in pieces(ticket, list.as_bytes())? {
+                    session.send(packet)?;
+                }
+            }
             ToGateway::Tools(tools) => self.gateway.set_tools(*tools)?,
             ToGateway::Credential { ticket, value } => {
                 if let Some(Asked::Credential(answer)) = session.asked.remove(&ticket) {
@@ -340,6 +346,7 @@ impl Link {
         let refused = match result {
             Ok(snapshot) => {
                 self.gateway.policy.store(std::sync::Arc::new(snapshot));
+                self.gateway.reloaded.send_replace(());
                 tracing::info!(epoch, "policies are in force");
                 None
             }
@@ -377,6 +384,9 @@ impl Session {
             }
             Question::TokenMismatch { from, owner } => (ToAgent::TokenMismatch { from, owner }, None),
             Question::Misused(misused) => (ToAgent::PlaceholderMisused(misused), None),
+            Question::ToolDrifted { run, server, tool, differs } => {
+                (ToAgent::ToolDrifted { run, server, tool, differs }, None)
+            }
         };
         self.asked.extend(asked.map(|asked| (ticket, asked)));
         self.send(seqpacket::encode(&message)?)
@@ -391,6 +401,15 @@ impl Session {
             self.compiling = Some(tokio::task::spawn_blocking(move || (epoch, policies::compile(fd, epoch))));
         }
     }
+}
+
+/// A list of tools in packets.
+fn pieces(ticket: u64, list: &[u8]) -> Result<Vec<Vec<u8>>, LinkError> {
+    let mut pieces: Vec<&[u8]> = list.chunks(SEEN_PIECE).collect();
+    let last = pieces.pop().unwrap_or_default();
+    let message = |piece: &[u8], last| ToAgent::ToolsSeen { ticket, piece: piece.to_vec(), last };
+    let before = pieces.into_iter().map(|piece| message(piece, false));
+    before.chain([message(last, true)]).map(|message| seqpacket::encode(&message)).collect()
 }
 
 /// Resolves at an instant; never without one.

@@ -8,7 +8,7 @@ use strait_contract::{
     ids::{RecordId, RunId},
     record::{
         Activity, Body, Decision, Destination, Dns, Kind, MAX_ARGUMENTS, Phase, Record, Request, Source,
-        Step, Traffic,
+        Step, ToolKind, Traffic,
     },
     redact::{redact_text, redact_url},
     run::Process,
@@ -16,7 +16,7 @@ use strait_contract::{
 };
 
 use super::MAX_TEXT;
-use crate::call::{Call, Caller, DnsCall, Endpoint, HttpCall, Via, What};
+use crate::call::{Call, Caller, DnsCall, Endpoint, HttpCall, McpCall, Via, What};
 
 /// Most bytes of a URL in a record.
 const MAX_URL: usize = 2048;
@@ -72,8 +72,10 @@ struct Trace {
     step: Step,
     /// Of the activity's two lines.
     leg: RecordId,
-    /// Whether it was permitted.
+    /// Whether it was permitted, so that something leaves the host.
     passed: bool,
+    /// Whether nothing does in any case.
+    inbound: bool,
 }
 
 impl Line {
@@ -82,6 +84,7 @@ impl Line {
         let mut activity = blank(Kind::Request, Some(call.caller.as_ref()), Some(call.via));
         match &call.what {
             What::Http(http) => http_facts(&mut activity, http, &call.caller),
+            What::Mcp(mcp) => http_facts(&mut activity, &mcp.http, &call.caller),
             What::Stream(to) => {
                 activity.kind = Kind::Stream;
                 activity.dst = destination(to);
@@ -93,7 +96,14 @@ impl Line {
                 dns_facts(&mut activity, &question, call.caller.flow.is_some());
             }
         }
-        let step = step(call).map(|step| Box::new(Trace { step, leg: RecordId::now(), passed: false }));
+        let step = step(call).map(|step| {
+            Box::new(Trace {
+                step,
+                leg: RecordId::now(),
+                passed: false,
+                inbound: call.mcp().is_some_and(|mcp| mcp.inbound),
+            })
+        });
         activity.step = step.is_some().then_some(call.id);
         Self { activity, step }
     }
@@ -147,7 +157,7 @@ impl Line {
 
     pub(super) fn allow(&mut self, rules: Vec<String>) {
         if let Some(trace) = &mut self.step {
-            trace.passed = true;
+            trace.passed = !trace.inbound;
             trace.step.decision = Decision::Allow;
             trace.step.rules.clone_from(&rules);
         }
@@ -196,7 +206,7 @@ impl Line {
         match step {
             None => (line(id, Body::Activity(Box::new(ended(*activity, outcome, took)))), None),
             Some(trace) => {
-                let Trace { step, leg, passed } = *trace;
+                let Trace { step, leg, passed, .. } = *trace;
                 let leg =
                     passed.then(|| line(leg, Body::Activity(Box::new(ended(*activity, outcome, took)))));
                 (line(id, Body::Trace(Box::new(step_ended(step, outcome, took)))), leg)
@@ -261,7 +271,11 @@ fn step_ended(mut step: Step, outcome: &Outcome, took: Duration) -> Step {
 
 /// The step of the trace that a call is, if it is one of a tool.
 fn step(call: &Call) -> Option<Step> {
-    let What::Http(http) = &call.what else { return None };
+    let http = match &call.what {
+        What::Http(http) => http,
+        What::Mcp(mcp) => return mcp_step(call, mcp),
+        What::Stream(_) | What::Dns(_) => return None,
+    };
     let tool = http.tool.as_ref()?;
     let target = &http.target;
     let url = unshown(&call.caller, target.url());
@@ -284,6 +298,19 @@ fn unshown<'a>(caller: &Caller, text: &'a str) -> Cow<'a, str> {
         Some(exposure) => Cow::Owned(exposure.hide(text)),
         None => Cow::Borrowed(text),
     }
+}
+
+fn mcp_step(call: &Call, mcp: &McpCall) -> Option<Step> {
+    let shown = match &mcp.name {
+        Some(_) => Some(mcp.arguments.json()),
+        None => mcp.shown.as_ref(),
+    };
+    Some(Step {
+        target: redact_text(&mcp.method, MAX_URL),
+        args: shown.map(|json| redact_text(&unshown(&call.caller, &json.to_string()), MAX_ARGUMENTS)),
+        process: call.caller.process().map(Process::for_record),
+        ..Step::new(redact_text(&mcp.target(), MAX_URL), ToolKind::Mcp, Decision::Deny)
+    })
 }
 
 /// An activity of this caller that says nothing yet; refused until decided.

@@ -126,3 +126,31 @@ fn only_what_holds_whatever_is_called_hides() {
     assert!(!held.visible(&coder, "Not A Tool", "any"));
     assert!(!Snapshot::empty().visible(&coder, "bank", "pay"));
 }
+
+/// Only who could be permitted something of a server may greet it.
+#[test]
+fn a_server_is_addressable_by_those_that_a_permit_is_about_a20() {
+    let check = |text: &str, expect: bool| {
+        let snapshot = compile_pinned(text);
+        assert_eq!(snapshot.addressable(&run("coder"), "bank"), expect, "{text}");
+    };
+    for text in [
+        r#"@id("x") permit (principal, action == Action::"bank/pay", resource);"#,
+        r#"@id("x") permit (principal in Agent::"coder", action in Action::"tools/call", resource in Tool::"bank");"#,
+        r#"@id("x") permit (principal, action in Action::"tools/call", resource) when { resource.name == "pay" };"#,
+        r#"@id("x") permit (principal, action == Action::"mcp/method", resource == Tool::"bank");"#,
+        r#"@id("x") @approval("a") permit (principal, action in Action::"tools/call", resource in Tool::"bank");"#,
+    ] {
+        check(text, true);
+    }
+    for text in [
+        "",
+        r#"@id("x") permit (principal, action == Action::"http", resource);"#,
+        r#"@id("x") permit (principal in Agent::"other", action in Action::"tools/call", resource in Tool::"bank");"#,
+        r#"@id("x") permit (principal, action in Action::"tools/call", resource in Tool::"github");"#,
+        r#"@id("x") permit (principal, action == Action::"github/get_me", resource);"#,
+        r#"@id("x") forbid (principal, action in Action::"tools/call", resource in Tool::"bank");"#,
+    ] {
+        check(text, false);
+    }
+}

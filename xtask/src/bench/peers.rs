@@ -60,9 +60,11 @@ impl Ground<'_> {
              events {{ worker_connections 4096; }}\n\
              http {{ access_log off; keepalive_requests 100000000; server {{\n\
              listen {address}:80; listen {address}:443 ssl; ssl_certificate {at}/cert.pem; ssl_certificate_key {at}/key.pem;\n\
-             location = /s {{ default_type application/json; return 200 '{{\"text\":\"{body}\"}}'; }} }} }}\n",
+             location = /s {{ default_type application/json; return 200 '{{\"text\":\"{body}\"}}'; }}\n\
+             location = /mcp {{ default_type application/json; return 200 '{answer}'; }} }} }}\n",
             dir = self.dir.display(),
             body = "x".repeat(108),
+            answer = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"paid"}]}}"#,
         );
         let conf = self.write("nginx.conf", &conf)?;
         let mut nginx = self.internet.inside("nginx");

@@ -78,6 +78,9 @@ pub(super) const ROWS: &[Row] = &[
         .with_cpu(),
     row("H4", "new intercepted connection, median", "µs", Goal::Added(600.0, Direct))
         .on(&[Direct, Squid, Strait], tls_new),
+    row("M1", "call of an MCP tool with 2 KB, median", "µs", Goal::Added(150.0, Direct))
+        .on(&[Direct, Strait], mcp_call)
+        .with_cpu(),
     row("T1", "TCP stream of 2 GiB", "GB/s", Goal::AtLeast(2.0, Squid))
         .on(&[Direct, Squid, Tinyproxy, Strait], bulk),
     row("T2", "memory growth by a body of 2 GiB", "MiB", Goal::AtMost(8.0)).on(&[Squid, Strait], growth),
@@ -158,6 +161,15 @@ fn http(site: &Site, on: Subject, connections: u32) -> Result<Reading> {
 
 fn http_latency(site: &Site, on: Subject) -> Result<Reading> {
     with_cpu(site, on, || Wrk::read(&mut wrk(site, on, 1)).map(|wrk| (wrk.p50_us, wrk.count)))
+}
+
+fn mcp_call(site: &Site, on: Subject) -> Result<Reading> {
+    let url = match on {
+        Strait => "http://strait.internal/mcp/bench".to_owned(),
+        _ => format!("http://{}/mcp", BENCH.1),
+    };
+    let line = format!("wrk -t1 -c1 -d{}s --latency -s tool.lua {url}", site.seconds);
+    with_cpu(site, on, || Wrk::read(&mut site.shell(on, &line)).map(|wrk| (wrk.p50_us, wrk.count)))
 }
 
 /// The load client's way to the origin, as the subject has it.

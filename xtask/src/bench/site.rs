@@ -66,6 +66,7 @@ impl Site {
             .context("the load client isn't built")?;
         fs::write(installation.workspace().join("names"), names())?;
         fs::write(installation.workspace().join("forward.lua"), forward())?;
+        fs::write(installation.workspace().join("tool.lua"), tool())?;
         let peers = base.path().join("peers");
         fs::create_dir_all(&peers)?;
         let ground = Ground { dir: &peers, internet: &internet };
@@ -202,6 +203,9 @@ fn policies() -> Vec<Policy> {
          when {{ context.method == \"GET\" }};\n\
          @id(\"bulk\")\npermit (principal in Agent::\"bench\", action == Action::\"connect\", resource == Endpoint::\"{host}:9000\");\n"
     );
+    text.push_str(
+        "@id(\"mcp\")\npermit (principal in Agent::\"bench\", action in Action::\"tools/call\", resource in Tool::\"bench\");\n",
+    );
     for n in 0..1000 {
         text.push_str(&format!(
             "@id(\"other-{n}\")\npermit (principal in Agent::\"other\", action == Action::\"http\", \
@@ -213,6 +217,18 @@ fn policies() -> Vec<Policy> {
 
 fn names() -> String {
     (0..NAMES).map(|n| format!("n{n}.{} A\n", BENCH.0)).collect()
+}
+
+/// Makes wrk call a tool of an MCP server with 2 KB of arguments.
+fn tool() -> String {
+    let message = "x".repeat(1900);
+    format!(
+        "wrk.method = \"POST\"\nwrk.headers[\"Content-Type\"] = \"application/json\"\n\
+         wrk.headers[\"Accept\"] = \"application/json, text/event-stream\"\n\
+         wrk.headers[\"Authorization\"] = \"Bearer \" .. (os.getenv(\"STRAIT_TOKEN\") or \"none\")\n\
+         wrk.body = '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":\"pay\",\
+         \"arguments\":{{\"to\":\"ana\",\"amount\":7,\"note\":\"{message}\"}}}}}}'\n"
+    )
 }
 
 /// Makes wrk speak to a forward proxy.

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use super::{
-    internet::{Internet, RESOLVER},
+    internet::{BENCH, Internet, RESOLVER},
     sweep,
 };
 use crate::{exec, interrupt, workspace};
@@ -159,12 +159,17 @@ version = "1"
 
 [agents.bench]
 version = "1"
+
+[tools.bench]
+kind = "mcp"
+url = "http://{}/mcp"
 "#,
             run_dir.display(),
             at("state"),
             at("lib"),
             internet.uplink().display(),
             internet.trust_anchor().display(),
+            BENCH.0,
         );
         Ok(text)
     }

@@ -85,6 +85,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package::command("netcat-openbsd", "nc", Group::Run, "client: plain TCP and UDP"),
     Package::command("python3", "python3", Group::Run, "client, and the servers of the demo's internet"),
     Package::command("python3-pip", "pip3", Group::Run, "client: pip"),
+    Package::installed("python3-venv", Group::Run, "a folder for the MCP clients of PyPI"),
     Package::command("nodejs", "node", Group::Run, "client: node fetch"),
     Package::command("npm", "npm", Group::Run, "client: npm"),
     Package::installed("squid-openssl", Group::Bench, "peer: forward proxy with TLS interception"),

@@ -130,7 +130,9 @@ impl Resolver {
     async fn forward(&self, permitted: Permitted, query: &Query<'_>, most: usize, out: &mut Vec<u8>) {
         let found = match &permitted.call().what {
             What::Dns(call) => self.upstream(call, query.qtype).await,
-            What::Http(_) | What::Stream(_) => Upstream::failed(Code::Internal, "not a lookup".to_owned()),
+            What::Http(_) | What::Mcp(_) | What::Stream(_) => {
+                Upstream::failed(Code::Internal, "not a lookup".to_owned())
+            }
         };
         let recorded = permitted.done(&found.outcome).await;
         match found.code {

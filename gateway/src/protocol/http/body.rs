@@ -16,6 +16,8 @@ use http_body::{Frame, SizeHint};
 use strait_contract::record::Unrecorded;
 use tokio::time::Sleep;
 
+use crate::protocol::mcp::Waiting;
+
 pub use self::{download::Download, payload::Payload, screen::TRUNCATED, upload::Upload};
 pub(crate) use self::{
     download::Ending,
@@ -48,6 +50,9 @@ pub enum Broken {
     /// What is compressed can't be decoded.
     #[error("the upstream's answer can't be decoded: {0}")]
     Encoding(String),
+    /// What an MCP server sent is no message.
+    #[error("what the server sent can't be read: {0}")]
+    Message(String),
     /// It was cut, and breaking off is how the client learns of it.
     #[error("the answer was cut at its limit")]
     Cut,
@@ -60,6 +65,8 @@ pub enum Body {
     Own(Option<Bytes>),
     /// An upstream's answer.
     Upstream(Box<Download>),
+    /// A stream in which an MCP server's answer is still to come.
+    Waiting(Box<Waiting>),
 }
 
 impl Body {
@@ -85,6 +92,7 @@ impl http_body::Body for Body {
         match &mut *self {
             Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Upstream(download) => download.poll(cx),
+            Self::Waiting(waiting) => waiting.poll(cx),
         }
     }
 
@@ -92,6 +100,7 @@ impl http_body::Body for Body {
         match self {
             Self::Own(bytes) => bytes.is_none(),
             Self::Upstream(download) => download.is_over(),
+            Self::Waiting(waiting) => waiting.is_over(),
         }
     }
 
@@ -101,6 +110,7 @@ impl http_body::Body for Body {
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
             Self::Upstream(download) => download.left(),
+            Self::Waiting(_) => SizeHint::default(),
         }
     }
 }

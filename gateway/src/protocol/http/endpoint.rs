@@ -17,13 +17,14 @@ use crate::{
     call::{Call, Via},
     decide::{self, Refusal},
     gateway::Settings,
+    protocol::mcp,
     token,
     tools::{Kind, Tools},
 };
 
 const ABOUT: &str = "This is Strait's gateway: everything that leaves this run passes it, is decided by policy and \
 is on record.\nConnections are captured without any setting; it is also an explicit HTTP proxy (absolute-form and \
-CONNECT).\nTools: /http/TOOL/PATH, /web/URL and /web?url=URL, with the token in $STRAIT_TOKEN.\nA refusal is JSON: \
+CONNECT).\nTools: /http/TOOL/PATH, /web/URL, /web?url=URL and /mcp/TOOL, with the token in $STRAIT_TOKEN.\nA refusal is JSON: \
 error.code, error.reason, error.rule, error.hint and the id of its record.\n";
 
 /// Answers a request to the gateway's own address.
@@ -40,6 +41,10 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
     }
     // Nobody behind this sees it: not the upstream, nor a person who is asked about the call.
     token::strip(&mut head.headers, &context.caller.run.info.token);
+    if let Address::Mcp(tool) = address {
+        let tool = tool.to_owned();
+        return mcp::answer(front, &tool, Request::from_parts(head, body)).await;
+    }
     let tools = context.gateway.tools();
     let call = match call(front, &tools, &address, via, &head, body.size_hint().exact()) {
         Ok(call) => call,
@@ -79,6 +84,7 @@ fn call(
             let tool = tools.find("web", ToolKind::Web)?;
             (tool, url.target())
         }
+        Address::Mcp(_) => return Err(Refusal::new(Code::Internal, "an MCP server has no such address")),
     };
     let target = target.map_err(|why| Refusal::new(why.code(), why.to_string()).hint(why.hint()))?;
     read::call(front, via, Some(tool), target, head, body_bytes)

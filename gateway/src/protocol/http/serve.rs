@@ -247,5 +247,8 @@ pub(crate) async fn unread_via(
 
 /// A refusal in HTTP's words.
 pub(crate) fn refused(why: Refused) -> Response<Body> {
-    words::response(&why).map(Body::full)
+    let mut response = words::response(&why).map(Body::full);
+    // For those who say it in another protocol's words.
+    response.extensions_mut().insert(why);
+    response
 }

@@ -57,9 +57,17 @@ pub(crate) fn room() -> Arc<Semaphore> {
 }
 
 impl Payload {
-    /// Another body in the place of this one.
-    pub(crate) fn set(&mut self, bytes: Bytes) {
-        *self = Self::Whole(Whole { bytes, given: false, _room: None });
+    /// These bytes.
+    pub(crate) fn whole(bytes: Bytes) -> Self {
+        Self::Whole(Whole { bytes, given: false, _room: None })
+    }
+
+    /// Puts other bytes in the place of a body that was read, which keeps its place in the run's room.
+    pub(crate) fn replace(&mut self, with: Bytes) {
+        match self {
+            Self::Whole(whole) => whole.bytes = with,
+            Self::Live(_) => *self = Self::whole(with),
+        }
     }
 
     /// Reads the body whole, unless that was done before. It stays here to be sent.

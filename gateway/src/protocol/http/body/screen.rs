@@ -21,7 +21,10 @@ use hyper::body::Incoming;
 use tokio::time::Sleep;
 
 use super::Broken;
-use crate::mask::{Masker, Patterns};
+use crate::{
+    mask::{Masker, Patterns},
+    protocol::mcp::Filter,
+};
 
 /// Says that an answer was cut, and where: in its head if its length was known, else in its trailer.
 pub const TRUNCATED: HeaderName = HeaderName::from_static(NAME);
@@ -303,6 +306,8 @@ pub(crate) enum Source {
     Upstream(Incoming),
     /// A body that is looked at.
     Screened(Box<Screen>),
+    /// An MCP server's answer, each message of it looked at.
+    Mcp(Box<Filter>),
 }
 
 impl Source {
@@ -313,6 +318,7 @@ impl Source {
                 Poll::Ready(frame.map(|frame| frame.map_err(Broken::from)))
             }
             Self::Screened(screen) => screen.poll_frame(cx),
+            Self::Mcp(filter) => filter.poll_frame(cx),
         }
     }
 
@@ -321,6 +327,7 @@ impl Source {
         match self {
             Self::Upstream(body) => body.is_end_stream(),
             Self::Screened(screen) => screen.is_end_stream() && !(screen.cut && screen.mark == Mark::Break),
+            Self::Mcp(filter) => filter.is_end_stream(),
         }
     }
 
@@ -328,6 +335,7 @@ impl Source {
         match self {
             Self::Upstream(body) => body.size_hint(),
             Self::Screened(screen) => screen.size_hint(),
+            Self::Mcp(filter) => filter.size_hint(),
         }
     }
 

@@ -12,6 +12,8 @@ pub(super) enum Address<'a> {
     Http { tool: &'a str, rest: &'a str },
     /// `/web/URL` or `/web?url=URL`.
     Web(Named<'a>),
+    /// `/mcp/TOOL`
+    Mcp(&'a str),
 }
 
 /// How a page is named.
@@ -59,6 +61,9 @@ impl<'a> Address<'a> {
             let end = rest.find(['/', '?']).unwrap_or(rest.len());
             let (tool, rest) = rest.split_at_checked(end)?;
             return Some(Self::Http { tool, rest });
+        }
+        if let Some(tool) = path.strip_prefix("/mcp/") {
+            return Some(Self::Mcp(tool));
         }
         if let Some(url) = path.strip_prefix("/web/").filter(|url| !url.starts_with('?')) {
             return Some(Self::Web(Named::Path(url)));
@@ -137,6 +142,9 @@ mod tests {
             ("/web/?url=x", Some(Address::Web(Named::Query("url=x")))),
             ("/web", Some(Address::Web(Named::Query("")))),
             ("/webs", None),
+            ("/mcp/github", Some(Address::Mcp("github"))),
+            ("/mcp/github/x?y", Some(Address::Mcp("github/x?y"))),
+            ("/mcp", None),
             ("/http", None),
             ("/", None),
         ] {

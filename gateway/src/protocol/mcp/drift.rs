@@ -1,0 +1,84 @@
+//! Tools whose server says otherwise of them than what was pinned: nobody calls them until they are pinned anew (case 59).
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use strait_contract::{code::Code, ids::RunId, tool::ToolName};
+use strait_policies::{Snapshot, json::Json};
+
+use crate::{decide::Refusal, gateway::Gateway};
+
+/// Most tools that are remembered.
+const MOST: usize = 4096;
+
+/// The tools that have drifted from the pins in force.
+#[derive(Debug, Default)]
+pub struct Drift(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Of the policies and pins.
+    digest: String,
+    tools: HashMap<(ToolName, String), String>,
+}
+
+impl Drift {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change under this lock is complete in itself.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Compares a tool of a server's list with its pin; `false` if it has drifted. News of it are an event.
+pub(super) fn look(
+    gateway: &Gateway,
+    policy: &Snapshot,
+    run: &RunId,
+    server: &ToolName,
+    name: &str,
+    live: &Json,
+) -> bool {
+    let Some(pinned) = policy.pins().tool(server.as_str(), name) else { return true };
+    let differs = pinned.drift(live).join(", ");
+    let key = (server.clone(), name.to_owned());
+    let mut state = gateway.drift.lock();
+    if state.digest != policy.digest() {
+        state.tools.clear();
+        policy.digest().clone_into(&mut state.digest);
+    }
+    if differs.is_empty() {
+        state.tools.remove(&key);
+        return true;
+    }
+    if state.tools.get(&key) != Some(&differs) && state.tools.len() < MOST {
+        state.tools.insert(key, differs.clone());
+        drop(state);
+        gateway.whois.tool_drifted(run.clone(), server.clone(), name.to_owned(), differs);
+    }
+    false
+}
+
+/// Whether a tool may be asked about at all.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check(gateway: &Gateway, server: &ToolName, name: &str) -> Result<(), Refusal> {
+    let policy = gateway.policy.load();
+    if policy.pins().tool(server.as_str(), name).is_none() {
+        return Ok(());
+    }
+    let state = gateway.drift.lock();
+    let drifted =
+        (state.digest == policy.digest()).then(|| state.tools.get(&(server.clone(), name.to_owned())));
+    match drifted.flatten() {
+        None => Ok(()),
+        Some(differs) => {
+            let reason =
+                format!("the server has changed the {differs} of `{server}/{name}` since it was pinned");
+            Err(Refusal::new(Code::ToolCallDenied, reason)
+                .hint("have the operator look at the change and pin the tool anew"))
+        }
+    }
+}
