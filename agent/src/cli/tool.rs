@@ -182,7 +182,7 @@ fn compare(pinned: Option<&Pin>, seen: &Pin) -> Vec<Difference> {
 
 /// The whole file or none of it.
 fn put(path: &Path, text: &str) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = path.parent().unwrap_or_else(|| Path::new("."));
     fs::create_dir_all(folder)?;
     let making = path.with_extension("making");
     let mut open = fs::OpenOptions::new();
