@@ -143,6 +143,11 @@ fn activity(run: Option<&str>, source: Source) -> Record {
     }
 }
 
+/// So many, each with an id of its own: a repeated one is written once.
+fn activities(run: Option<&str>, source: Source, count: usize) -> Vec<Record> {
+    (0..count).map(|_| activity(run, source)).collect()
+}
+
 /// The gateway's end, spoken by hand.
 struct FakeGateway(OwnedFd);
 
@@ -240,7 +245,7 @@ async fn records_are_acknowledged_when_they_are_in_the_file() {
     rig.start_run("r1").await;
     let mut gateway = rig.greeted().await;
     gateway.next().await.unwrap();
-    assert_eq!(gateway.recorded(7, vec![activity(Some("r1"), Source::Gateway); 3]).await, None);
+    assert_eq!(gateway.recorded(7, activities(Some("r1"), Source::Gateway, 3)).await, None);
     let text = fs::read_to_string(rig.dir.path().join("state/runs/r1/log.jsonl")).unwrap();
     assert_eq!(text.lines().count(), 3);
     assert_eq!(
@@ -274,7 +279,7 @@ async fn a_gateway_that_writes_what_it_must_not_is_cut_off_and_nothing_is_writte
     let cases = [
         vec![activity(Some("r1"), Source::Kernel)],
         vec![activity(Some("r1"), Source::Gateway), event],
-        vec![activity(Some("r1"), Source::Gateway); 65],
+        activities(Some("r1"), Source::Gateway, 65),
     ];
     for records in cases {
         let mut gateway = rig.greeted().await;
@@ -295,14 +300,14 @@ async fn a_gateway_that_writes_what_it_must_not_is_cut_off_and_nothing_is_writte
     // The same words from a gateway that behaves: positive control.
     let mut gateway = rig.greeted().await;
     gateway.next().await.unwrap();
-    assert_eq!(gateway.recorded(1, vec![activity(Some("r1"), Source::Gateway); 64]).await, None);
+    assert_eq!(gateway.recorded(1, activities(Some("r1"), Source::Gateway, 64)).await, None);
 }
 
 #[tokio::test]
 async fn lookups_from_nowhere_cannot_flood_the_hosts_log() {
     let rig = Rig::new(0);
     let mut gateway = rig.greeted().await;
-    assert_eq!(gateway.recorded(1, vec![activity(None, Source::Gateway); 50]).await, None);
+    assert_eq!(gateway.recorded(1, activities(None, Source::Gateway, 50)).await, None);
     assert_eq!(gateway.recorded(2, vec![activity(None, Source::Gateway)]).await, Some(Unrecorded::Quota));
 }
 

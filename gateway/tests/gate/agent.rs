@@ -343,7 +343,7 @@ fn io_result<T>(result: Result<T, seqpacket::LinkError>) -> io::Result<T> {
 fn handle(message: ToAgent, back: &mpsc::UnboundedSender<(ToGateway, Vec<OwnedFd>)>, shared: &Shared) {
     match message {
         ToAgent::Hello { contract, .. } => assert_eq!(contract, strait_contract::CONTRACT),
-        ToAgent::RunClosed(_) => {}
+        ToAgent::RunClosed(_) | ToAgent::ToolsSeen { .. } => {}
         ToAgent::Records { batch, records } => {
             let refused = match *shared.mood.lock().unwrap() {
                 Mood::Writes => {
