@@ -25,7 +25,6 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use strait_contract::{
     ids::RunId,
     message::{PolicyFile, Secret, Setup, ToGateway},
@@ -51,6 +50,7 @@ use crate::{
     listeners::Listeners,
     log::{Batch, Log},
     readiness,
+    run::process::ProcessName,
 };
 
 /// Pause before records of a dead gateway are written again that the log refused.
@@ -419,7 +419,7 @@ impl Link {
         }
         let link = self.clone();
         tokio::spawn(async move {
-            ended(pid).await;
+            ended(spool.owner()).await;
             let mut calls = {
                 let mut state = link.state();
                 state.watched.remove(&pid);
@@ -476,6 +476,9 @@ impl Link {
     pub(crate) async fn take_spooled(&self, run: Option<&RunId>, open: Calls) -> Calls {
         let mut calls = open;
         let batches = self.state().spooled.remove(&run.cloned()).unwrap_or_default();
+        // A gateway that lives sends all of them again.
+        let records = batches.iter().map(Vec::len).sum();
+        self.0.parts.log.expect_again(run.cloned(), records).await;
         self.replay(batches, &mut calls).await;
         calls
     }
@@ -533,12 +536,18 @@ impl Link {
     }
 }
 
-/// Waits until a process has ended.
-async fn ended(pid: u32) {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK)) else { return };
-    if let Ok(handle) = readiness::watch(handle) {
-        let _ = handle.readable().await;
+/// Waits until a process has ended; its number may have another bearer by then.
+async fn ended(process: ProcessName) {
+    loop {
+        let opened = process.open().and_then(|found| {
+            found.map(|process| readiness::watch(process.pidfd().try_clone_to_owned()?)).transpose()
+        });
+        match opened {
+            Ok(None) => return,
+            Ok(Some(handle)) if handle.readable().await.is_ok() => return,
+            // As good as alive: its calls must not be ended.
+            Ok(Some(_)) | Err(_) => tokio::time::sleep(TRY_AGAIN).await,
+        }
     }
 }
 

@@ -272,6 +272,12 @@ impl Log {
         opened.unwrap_or_else(|| Err(LogError::File { path, source: io::ErrorKind::BrokenPipe.into() }))
     }
 
+    /// Records of a run, or of the host, are about to be written that may come again all together, so many of them: more
+    /// than are usually kept in mind.
+    pub(crate) async fn expect_again(&self, run: Option<RunId>, records: usize) {
+        self.with(move |writer| writer.keep(&run, records)).await;
+    }
+
     /// Closes a run's chain: for [`Options::closing`] its last records are still taken, then the chain is
     /// synced and its head sealed. Returns when that is done.
     pub async fn close_run(&self, id: RunId) {

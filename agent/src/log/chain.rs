@@ -61,6 +61,8 @@ pub(super) struct Chain {
     pub rate: Rate,
     /// The last records written, by which one that is sent again is known.
     pub recent: VecDeque<Written>,
+    /// How many of them are kept.
+    pub keep: usize,
     /// Shared with the syncer.
     pub tail: Arc<Tail>,
 }
@@ -69,7 +71,7 @@ pub(super) struct Chain {
 pub(super) type Written = (RecordId, Option<Phase>);
 
 /// How many records are remembered.
-const RECENT: usize = 4096;
+pub(super) const RECENT: usize = 4096;
 
 /// Where a chain stood before a record or group was added.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +112,7 @@ impl Chain {
 
     /// Remembers a record that was added.
     pub(super) fn remember(&mut self, record: &Record) {
-        if self.recent.len() >= RECENT {
+        if self.recent.len() >= self.keep {
             self.recent.pop_front();
         }
         self.recent.push_back((record.id, record.phase));
@@ -148,6 +150,7 @@ impl Chain {
             missed: 0,
             rate: Rate::new(options.records_per_second),
             recent,
+            keep: RECENT,
             tail: Arc::new(Tail::new(folder, run.unwrap_or(HOST).to_owned(), options.group)),
             meta,
         };

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Append, LogError, Opened, Options, RunMeta,
-    chain::{Chain, Mark, Taken},
+    chain::{Chain, Mark, RECENT, Taken},
     event,
     key::HostKey,
     line::{self, Added, Clock},
@@ -113,6 +113,13 @@ impl Writer {
     /// The digest of the policies in force, for every line from now on.
     pub(super) fn set_policy(&mut self, digest: String) {
         self.policy = Some(digest);
+    }
+
+    /// Keeps so many more records of a chain in mind than usual.
+    pub(super) fn keep(&mut self, name: &Option<RunId>, more: usize) {
+        if let Some(chain) = self.chains.get_mut(name) {
+            chain.keep = RECENT.saturating_add(more);
+        }
     }
 
     /// Opens a run's chain, new or from before.
@@ -273,6 +280,7 @@ impl Writer {
             return Err(Unrecorded::Log);
         }
         chain.missed = old.missed;
+        chain.keep = old.keep;
         self.files.pop(name);
         self.chains.insert(name.clone(), chain);
         Ok(())
