@@ -55,6 +55,8 @@ use crate::{
 
 /// Pause before records of a dead gateway are written again that the log refused.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// Milliseconds by which the time of a line may be before that of its record.
+const CLOCKS_DIFFER: u64 = 2_000;
 /// How long a gateway may take to send what it has recorded for a run that is over.
 const CLOSED_WITHIN: Duration = Duration::from_millis(500);
 /// How long a gateway may take to compile policies.
@@ -119,6 +121,8 @@ struct State {
     spooled: Found,
     /// Those of them that nobody writes any more.
     orphans: Vec<Spool>,
+    /// Those of gateways that live.
+    living: Vec<Spool>,
     /// Who waits for the gateway to have sent a run's records.
     closing: BTreeMap<RunId, oneshot::Sender<()>>,
     /// Calls that were under way when an earlier agent ended: of the gateway that outlived it, if one did.
@@ -442,26 +446,32 @@ impl Link {
     /// # Errors
     /// I/O errors: records may be missing then.
     pub(crate) fn find_spooled(&self) -> io::Result<()> {
-        let (mut found, mut orphans) = (Found::new(), Vec::new());
+        let (mut found, mut orphans, mut living) = (Found::new(), Vec::new(), Vec::new());
         for spool in Spool::all(&self.0.spools)? {
             spool::by_run(spool.read()?, &mut found);
-            match (spool.owner().open(), u32::try_from(spool.owner().pid)) {
-                (Ok(Some(_)), Ok(pid)) => self.left(pid, Calls::default(), spool),
-                _ => orphans.push(spool),
+            match spool.owner().open() {
+                Ok(None) => orphans.push(spool),
+                // Which can't be told apart is as good as alive.
+                Ok(Some(_)) | Err(_) => living.push(spool),
             }
         }
         let mut state = self.state();
-        (state.spooled, state.orphans) = (found, orphans);
+        (state.spooled, state.orphans, state.living) = (found, orphans, living);
         Ok(())
     }
 
     /// Every chain is open that will be: writes what belongs to the host, and removes spools that nobody writes.
     pub(crate) async fn spooled_taken(&self) {
         self.take_spooled(None, Calls::default()).await;
-        let (lost, orphans) = {
+        let (lost, orphans, living) = {
             let mut state = self.state();
-            (std::mem::take(&mut state.spooled), std::mem::take(&mut state.orphans))
+            let State { spooled, orphans, living, .. } = &mut *state;
+            (std::mem::take(spooled), std::mem::take(orphans), std::mem::take(living))
         };
+        // Not before every chain is open: one that dies meanwhile has more in its spool than was read.
+        for spool in living {
+            self.left(u32::try_from(spool.owner().pid).unwrap_or_default(), Calls::default(), spool);
+        }
         for (run, batches) in lost {
             let run = run.map(|run| run.as_str().to_owned()).unwrap_or_default();
             tracing::error!(run, batches = batches.len(), "records of a run were left whose log is sealed");
@@ -476,10 +486,14 @@ impl Link {
     pub(crate) async fn take_spooled(&self, run: Option<&RunId>, open: Calls) -> Calls {
         let mut calls = open;
         let batches = self.state().spooled.remove(&run.cloned()).unwrap_or_default();
-        // A gateway that lives sends all of them again.
-        let records = batches.iter().map(Vec::len).sum();
-        self.0.parts.log.expect_again(run.cloned(), records).await;
+        let Some(oldest) = batches.iter().flatten().map(|record| record.ts_ms).min() else { return calls };
+        // The earlier agent may have written them long ago, and a gateway that lives sends all of them again: more than
+        // the log keeps in mind otherwise.
+        let log = self.0.parts.log.clone();
+        log.recall(run.cloned(), oldest.saturating_sub(CLOCKS_DIFFER)).await;
+        let written = batches.iter().flatten().map(|record| (record.id, record.phase)).collect();
         self.replay(batches, &mut calls).await;
+        log.remember(run.cloned(), written).await;
         calls
     }
 

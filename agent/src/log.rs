@@ -32,7 +32,7 @@ use std::{
 
 use strait_contract::{
     ids::{AgentName, RecordId, RunId},
-    record::{Body, Decision, Event, Kind, Record, ToolKind, Unrecorded},
+    record::{Body, Decision, Event, Kind, Phase, Record, ToolKind, Unrecorded},
 };
 use tokio::sync::oneshot;
 
@@ -272,10 +272,15 @@ impl Log {
         opened.unwrap_or_else(|| Err(LogError::File { path, source: io::ErrorKind::BrokenPipe.into() }))
     }
 
-    /// Records of a run, or of the host, are about to be written that may come again all together, so many of them: more
-    /// than are usually kept in mind.
-    pub(crate) async fn expect_again(&self, run: Option<RunId>, records: usize) {
-        self.with(move |writer| writer.keep(&run, records)).await;
+    /// Looks for records of a run, or of the host, that were written at `since_ms` or later, so that they are known when
+    /// they come again.
+    pub(crate) async fn recall(&self, run: Option<RunId>, since_ms: u64) {
+        self.with(move |writer| writer.recall(&run, since_ms)).await;
+    }
+
+    /// Keeps in mind records that are written and will come again, for as long as the run lives.
+    pub(crate) async fn remember(&self, run: Option<RunId>, written: Vec<(RecordId, Option<Phase>)>) {
+        self.with(move |writer| writer.remember(&run, written)).await;
     }
 
     /// Closes a run's chain: for [`Options::closing`] its last records are still taken, then the chain is

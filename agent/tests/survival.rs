@@ -15,5 +15,6 @@ mod survival {
     mod kernel;
     mod kills;
     mod site;
+    mod storms;
     mod tools;
 }

@@ -623,8 +623,12 @@ async fn what_a_gateway_that_lives_sends_again_is_written_once_however_much_it_i
     for batch in records.chunks(2) {
         gateway.append(&batch.iter().collect::<Vec<_>>()).unwrap();
     }
-    rig.link.find_spooled().unwrap();
+    // An agent before had written the first of them, long before its last lines.
     rig.start_run("r1").await;
+    for batch in records.chunks(50).take(MANY / 50 - 2) {
+        rig.log.append(batch.to_vec()).await.unwrap();
+    }
+    rig.link.find_spooled().unwrap();
     let left = rig.link.take_spooled(Some(&"r1".parse().unwrap()), Calls::default()).await;
     assert_eq!((left.last_lines().len(), lines_of(&rig, "r1").len()), (MANY, MANY));
     let mut again = rig.greeted().await;
@@ -636,4 +640,30 @@ async fn what_a_gateway_that_lives_sends_again_is_written_once_however_much_it_i
     let new = activity(Some("r1"), Source::Gateway);
     assert_eq!(again.recorded(0, vec![new]).await, None);
     assert_eq!(lines_of(&rig, "r1").len(), MANY + 1);
+}
+
+/// A gateway that dies while the next agent takes runs up: what it wrote after its spool was read waits for their chains.
+#[tokio::test]
+async fn what_a_dying_gateway_spooled_last_is_written_once_the_chains_are_open() {
+    let rig = Rig::new(0);
+    let (mut child, name) = process();
+    let spool = Spool::of(&rig.instance.run_dir.join("spool"), name).unwrap();
+    let gateway = strait_contract::spool::Spool::open(spool.fd().try_clone().unwrap().into()).unwrap();
+    let (first, last) = (activity(Some("r1"), Source::Gateway), activity(Some("r1"), Source::Gateway));
+    gateway.append(&[&first, &done(&first)]).unwrap();
+    rig.link.find_spooled().unwrap();
+    gateway.append(&[&last, &done(&last)]).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    rig.start_run("r1").await;
+    rig.link.take_spooled(Some(&"r1".parse().unwrap()), Calls::default()).await;
+    assert_eq!(lines_of(&rig, "r1").len(), 2);
+    rig.link.spooled_taken().await;
+    while fs::read_dir(rig.instance.run_dir.join("spool")).unwrap().count() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let lines = lines_of(&rig, "r1");
+    assert_eq!(lines.len(), 4, "{lines:#?}");
+    assert_eq!(lines.iter().filter(|line| line.contains(&last.id.to_string())).count(), 2);
 }

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Append, LogError, Opened, Options, RunMeta,
-    chain::{Chain, Mark, RECENT, Taken},
+    chain::{Chain, Mark, Taken, Written},
     event,
     key::HostKey,
     line::{self, Added, Clock},
@@ -115,10 +115,19 @@ impl Writer {
         self.policy = Some(digest);
     }
 
-    /// Keeps so many more records of a chain in mind than usual.
-    pub(super) fn keep(&mut self, name: &Option<RunId>, more: usize) {
+    /// Has a chain know of everything that was written to it at `since_ms` or later.
+    pub(super) fn recall(&mut self, name: &Option<RunId>, since_ms: u64) {
+        if let Some(chain) = self.chains.get_mut(name)
+            && let Err(error) = chain.recall(since_ms)
+        {
+            tracing::error!(chain = chain.name(), %error, "earlier records can't be read: some may be repeated");
+        }
+    }
+
+    /// Has a chain know of records that may come again.
+    pub(super) fn remember(&mut self, name: &Option<RunId>, written: impl IntoIterator<Item = Written>) {
         if let Some(chain) = self.chains.get_mut(name) {
-            chain.keep = RECENT.saturating_add(more);
+            chain.earlier.extend(written);
         }
     }
 
@@ -280,7 +289,7 @@ impl Writer {
             return Err(Unrecorded::Log);
         }
         chain.missed = old.missed;
-        chain.keep = old.keep;
+        chain.earlier.clone_from(&old.earlier);
         self.files.pop(name);
         self.chains.insert(name.clone(), chain);
         Ok(())
