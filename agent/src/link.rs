@@ -17,8 +17,8 @@ mod spool;
 mod tokens;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io, mem,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -123,6 +123,8 @@ struct State {
     orphans: Vec<Spool>,
     /// Those of gateways that live.
     living: Vec<Spool>,
+    /// Who still writes what was in them, because the log refused it.
+    late: Vec<tokio::task::JoinHandle<()>>,
     /// Who waits for the gateway to have sent a run's records.
     closing: BTreeMap<RunId, oneshot::Sender<()>>,
     /// Calls that were under way when an earlier agent ended: of the gateway that outlived it, if one did.
@@ -401,7 +403,7 @@ impl Link {
     async fn calls_of(&self, pid: u32, is_old: bool) -> Calls {
         let (mut own, found) = {
             let mut state = self.state();
-            (state.left.remove(&pid).unwrap_or_default(), std::mem::take(&mut state.found))
+            (state.left.remove(&pid).unwrap_or_default(), mem::take(&mut state.found))
         };
         if is_old {
             own.add(found);
@@ -431,7 +433,7 @@ impl Link {
             };
             match spool.read() {
                 Ok(batches) => {
-                    link.replay(batches, &mut calls).await;
+                    link.replay(batches.into(), &mut calls).await;
                     spool.remove();
                 }
                 Err(error) => tracing::error!(%error, "the spool of a gateway that died can't be read"),
@@ -463,11 +465,12 @@ impl Link {
     /// Every chain is open that will be: writes what belongs to the host, and removes spools that nobody writes.
     pub(crate) async fn spooled_taken(&self) {
         self.take_spooled(None, Calls::default()).await;
-        let (lost, orphans, living) = {
+        let (lost, orphans, living, late) = {
             let mut state = self.state();
-            let State { spooled, orphans, living, .. } = &mut *state;
-            (std::mem::take(spooled), std::mem::take(orphans), std::mem::take(living))
+            let State { spooled, orphans, living, late, .. } = &mut *state;
+            (mem::take(spooled), mem::take(orphans), mem::take(living), mem::take(late))
         };
+        let waits = !late.is_empty();
         // Not before every chain is open: one that dies meanwhile has more in its spool than was read.
         for spool in living {
             self.left(u32::try_from(spool.owner().pid).unwrap_or_default(), Calls::default(), spool);
@@ -476,63 +479,110 @@ impl Link {
             let run = run.map(|run| run.as_str().to_owned()).unwrap_or_default();
             tracing::error!(run, batches = batches.len(), "records of a run were left whose log is sealed");
         }
-        for spool in orphans {
-            spool.remove();
-        }
+        let remove = async move {
+            for writing in late {
+                // A panic in it was logged by the runtime; then the spool is for the next agent.
+                if writing.await.is_err() {
+                    return;
+                }
+            }
+            orphans.iter().for_each(Spool::remove);
+        };
+        if waits { drop(tokio::spawn(remove)) } else { remove.await }
     }
 
     /// Writes what an earlier agent's gateways had spooled for a run whose chain is open again; gives the calls that
-    /// this leaves open, `open` being those that the chain shows.
+    /// this leaves open, `open` being those that the chain shows. What the log refuses at the moment is written, and its
+    /// calls are ended, as soon as it can be: a full disk keeps no agent from starting.
     pub(crate) async fn take_spooled(&self, run: Option<&RunId>, open: Calls) -> Calls {
         let mut calls = open;
         let batches = self.state().spooled.remove(&run.cloned()).unwrap_or_default();
         let Some(oldest) = batches.iter().flatten().map(|record| record.ts_ms).min() else { return calls };
+        tracing::warn!(batches = batches.len(), "records that a gateway left behind are written");
         // The earlier agent may have written them long ago, and a gateway that lives sends all of them again: more than
         // the log keeps in mind otherwise.
         let log = self.0.parts.log.clone();
         log.recall(run.cloned(), oldest.saturating_sub(CLOCKS_DIFFER)).await;
         let written = batches.iter().flatten().map(|record| (record.id, record.phase)).collect();
-        self.replay(batches, &mut calls).await;
-        log.remember(run.cloned(), written).await;
-        calls
+        let mut batches = VecDeque::from(batches);
+        if self.write_left(&mut batches, &mut calls).await {
+            log.remember(run.cloned(), written).await;
+            return calls;
+        }
+        let (link, run) = (self.clone(), run.cloned());
+        let mut state = self.state();
+        // A gateway that lives ends its own.
+        let (given, kept) =
+            if state.living.is_empty() { (Calls::default(), Some(calls)) } else { (calls, None) };
+        state.late.push(tokio::spawn(async move {
+            let is_dead = kept.is_some();
+            let mut calls = kept.unwrap_or_default();
+            link.replay(batches, &mut calls).await;
+            link.0.parts.log.remember(run, written).await;
+            if is_dead {
+                link.end_calls(calls).await;
+            }
+        }));
+        given
     }
 
     /// Writes batches that a gateway left, as often as the log needs, but for what is there already.
-    async fn replay(&self, batches: Vec<Vec<Record>>, calls: &mut Calls) {
-        if batches.is_empty() {
-            return;
-        }
-        tracing::warn!(batches = batches.len(), "records that a gateway left behind are written");
-        for records in batches {
-            let steps: Vec<_> = records.iter().filter_map(Step::of).collect();
-            loop {
-                let batch = Batch { records: records.clone(), may_repeat: true };
-                let log = self.0.parts.log.clone();
-                let written = tokio::task::spawn_blocking(move || log.append_now(vec![batch])).await;
-                match written.ok().and_then(|mut outcomes| outcomes.pop()) {
-                    Some(Ok(())) => steps.into_iter().for_each(|step| calls.take(step)),
-                    Some(Err(Unrecorded::Log | Unrecorded::Quota)) => {
-                        tokio::time::sleep(TRY_AGAIN).await;
-                        continue;
-                    }
-                    Some(Err(why)) => tracing::error!(%why, "a record that a gateway left behind is refused"),
-                    None => {}
-                }
-                break;
-            }
+    async fn replay(&self, mut batches: VecDeque<Vec<Record>>, calls: &mut Calls) {
+        while !self.write_left(&mut batches, calls).await {
+            tokio::time::sleep(TRY_AGAIN).await;
         }
     }
 
-    /// Writes the last lines of calls whose gateway has died, but of those that it ended over another connection.
+    /// Writes batches as far as the log takes them; whether it took, or refused for good, all of them.
+    async fn write_left(&self, batches: &mut VecDeque<Vec<Record>>, calls: &mut Calls) -> bool {
+        while let Some(records) = batches.front() {
+            let batch = Batch { records: records.clone(), may_repeat: true };
+            let log = self.0.parts.log.clone();
+            let written = tokio::task::spawn_blocking(move || log.append_now(vec![batch])).await;
+            match written.ok().and_then(|mut outcomes| outcomes.pop()) {
+                Some(Ok(())) => records.iter().filter_map(Step::of).for_each(|step| calls.take(step)),
+                Some(Err(Unrecorded::Log | Unrecorded::Quota)) => return false,
+                Some(Err(why)) => tracing::error!(%why, "a record that a gateway left behind is refused"),
+                None => {}
+            }
+            batches.pop_front();
+        }
+        true
+    }
+
+    /// Writes the last lines of calls whose gateway has died, but of those that it ended over another connection. Those
+    /// that the log refuses at the moment follow as soon as it takes them.
     pub(crate) async fn end_calls(&self, calls: Calls) {
+        let left = self.write_ends(calls.last_lines()).await;
+        if !left.is_empty() {
+            let link = self.clone();
+            tokio::spawn(async move {
+                let mut left = left;
+                while !left.is_empty() {
+                    tokio::time::sleep(TRY_AGAIN).await;
+                    left = link.write_ends(left).await;
+                }
+            });
+        }
+    }
+
+    /// Gives those lines back that the log refuses at the moment.
+    async fn write_ends(&self, lines: Vec<Record>) -> Vec<Record> {
         // Each by itself, since one may belong to a run that has ended: then its chain is sealed.
-        let alone = |record| Batch { records: vec![record], may_repeat: true };
-        let batches: Vec<_> = calls.last_lines().into_iter().map(alone).collect();
+        let alone = |record: &Record| Batch { records: vec![record.clone()], may_repeat: true };
+        let batches: Vec<_> = lines.iter().map(alone).collect();
         let log = self.0.parts.log.clone();
         let written = tokio::task::spawn_blocking(move || log.append_now(batches)).await;
-        for why in written.unwrap_or_default().into_iter().filter_map(Result::err) {
-            tracing::warn!(%why, "the end of a call whose gateway died can't be put on record");
-        }
+        let outcomes = written.unwrap_or_default();
+        let again = lines.into_iter().zip(outcomes).filter(|(_, outcome)| match outcome {
+            Ok(()) => false,
+            Err(Unrecorded::Log | Unrecorded::Quota) => true,
+            Err(why) => {
+                tracing::warn!(%why, "the end of a call whose gateway died can't be put on record");
+                false
+            }
+        });
+        again.map(|(line, _)| line).collect()
     }
 
     /// Whether a gateway is connected.

@@ -2,8 +2,11 @@
 
 use std::{
     collections::HashMap,
+    fs,
     io::{BufRead as _, BufReader, Write as _},
     net::TcpListener,
+    path::PathBuf,
+    process::Command,
     sync::{Arc, Mutex},
     thread,
     time::Duration,
@@ -126,4 +129,59 @@ fn an_agent_that_hangs_under_load_and_dies_leaves_nothing_twice() {
         site.start_agent();
     }
     assert_accounted(&site, &reached);
+}
+
+/// A small file system for the log, full when the next agent starts: it comes up, root can end the run, and once there is
+/// room everything is on record.
+#[test]
+fn an_agent_that_starts_with_a_full_disk_comes_up_and_keeps_what_was_spooled() {
+    let (port, reached) = origin();
+    let mut site = Site::new();
+    let disk = Disk::under(&mut site);
+    load(&mut site, port);
+    site.until("calls come", |_| reached.lock().unwrap().len() > 600);
+    disk.fill();
+    site.until("nothing more comes", |_| {
+        let before = reached.lock().unwrap().len();
+        thread::sleep(Duration::from_millis(700));
+        reached.lock().unwrap().len() == before
+    });
+    site.kill_agent();
+    site.kill_gateway();
+    site.start_agent();
+    assert!(site.strait(&["ps"]).contains("curl"), "the run was not adopted");
+    disk.free();
+    assert_accounted(&site, &reached);
+}
+
+/// The state folder as a file system of its own, of 8 MiB.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn under(site: &mut Site) -> Self {
+        let state = site.state();
+        site.kill_agent();
+        site.kill_gateway();
+        let script = "cp -a \"$0\" \"$0.was\" && mount -t tmpfs -o size=8m,mode=0755 none \"$0\" && cp -a \"$0.was/.\" \"$0\"";
+        assert!(Command::new("sh").args(["-c", script]).arg(&state).status().unwrap().success());
+        site.start_agent();
+        Self(state)
+    }
+
+    fn fill(&self) {
+        let mut file = fs::File::create(self.0.join("filler")).unwrap();
+        for size in [65_536, 1] {
+            while file.write_all(&vec![0; size]).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
 }
