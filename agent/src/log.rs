@@ -33,7 +33,7 @@ use std::{
 
 use strait_contract::{
     ids::{AgentName, RecordId, RunId},
-    record::{Body, Decision, Event, Kind, Record, ToolKind, Unrecorded},
+    record::{Body, Decision, Event, Kind, Phase, Record, ToolKind, Unrecorded},
 };
 use tokio::sync::oneshot;
 
@@ -272,6 +272,17 @@ impl Log {
         let path = PathBuf::from(meta.id.as_str());
         let opened = self.with(|writer| writer.open(meta)).await;
         opened.unwrap_or_else(|| Err(LogError::File { path, source: io::ErrorKind::BrokenPipe.into() }))
+    }
+
+    /// Looks for records of a run, or of the host, that were written at `since_ms` or later, so that they are known when
+    /// they come again.
+    pub(crate) async fn recall(&self, run: Option<RunId>, since_ms: u64) {
+        self.with(move |writer| writer.recall(&run, since_ms)).await;
+    }
+
+    /// Keeps in mind records that are written and will come again, for as long as the run lives.
+    pub(crate) async fn remember(&self, run: Option<RunId>, written: Vec<(RecordId, Option<Phase>)>) {
+        self.with(move |writer| writer.remember(&run, written)).await;
     }
 
     /// Closes a run's chain: for [`Options::closing`] its last records are still taken, then the chain is

@@ -16,5 +16,6 @@ mod survival {
     mod kernel;
     mod kills;
     mod site;
+    mod storms;
     mod tools;
 }

@@ -167,6 +167,10 @@ fn outgoing(
     let caught = watch.as_ref().map(Watch::caught);
     upload = upload.watched(watch);
     let mut fields = dress(&context.caller.run, dressed, head.headers);
+    if dressed.call.tool.is_some() {
+        fields.remove(header::TRAILER);
+        upload = upload.without_trailers();
+    }
     if unsized_body && head.version == Version::HTTP_11 {
         // Without it hyper sends a GET or DELETE without the body that it has.
         fields.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -227,6 +231,7 @@ async fn stream_back(context: &Context, sending: Sending, answer: Response<Incom
     let (mut head, body) = answer.into_parts();
     let addr = head.extensions.get::<UpstreamAddr>().and_then(|addr| addr.0);
     head.extensions.clear();
+    let coded = headers::transfer_coded(&head.headers);
     headers::strip_hop_by_hop(&mut head.headers);
     head.version = Version::HTTP_11;
     if let Some(wanted) = &sending.wanted {
@@ -240,6 +245,13 @@ async fn stream_back(context: &Context, sending: Sending, answer: Response<Incom
     }
     let mut outcome = Outcome { status: Some(head.status.as_u16()), addr, ..Outcome::default() };
     let Sending { call, guard, sent, wanted, orders, caught } = sending;
+    if coded && orders.is_some() {
+        let reason =
+            "the upstream sent its answer in a transfer coding that it was not asked for and that can't be \
+                      looked through"
+                .to_owned();
+        return failed(call.id, guard, Failure { code: Code::UpstreamProtocol, reason }).await;
+    }
     let body = match errand::screened(orders, &call, &mut head, body) {
         Ok(body) => body,
         Err(reason) => return failed(call.id, guard, Failure { code: Code::UpstreamProtocol, reason }).await,

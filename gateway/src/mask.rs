@@ -46,8 +46,15 @@ pub(crate) fn spellings(secret: &str) -> Vec<Zeroizing<Vec<u8>>> {
     let json = serde_json::to_string(secret).unwrap_or_default();
     let json = json.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or_default().to_owned();
     add(json.replace('/', "\\/"));
+    for escaped in wider(&json) {
+        add(escaped);
+    }
     add(json);
     let url = utf8_percent_encode(secret, URL).to_string();
+    // As a credential goes into a query: an error page may repeat the URL.
+    let sent = utf8_percent_encode(secret, NON_ALPHANUMERIC).to_string();
+    add(lower_escapes(&sent));
+    add(sent);
     add(lower_escapes(&url));
     add(url.replace("%20", "+"));
     add(url);
@@ -129,6 +136,26 @@ fn cover(bytes: &mut [u8], found: &[(usize, usize)]) {
             part.fill(b'*');
         }
     }
+}
+
+/// JSON as writers spell it that escape more than they must: what HTML takes for its own (Go, and with `+` and `'` .NET),
+/// and everything that isn't ASCII (Python, PHP), with either case of digits.
+fn wider(json: &str) -> Vec<String> {
+    let spell = |html: &str, upper: bool| {
+        let mut text = String::with_capacity(json.len());
+        for c in json.chars() {
+            if c.is_ascii() && !html.contains(c) {
+                text.push(c);
+                continue;
+            }
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                text.push_str(&if upper { format!("\\u{unit:04X}") } else { format!("\\u{unit:04x}") });
+            }
+        }
+        text.replace("\\\"", if html.contains('+') { "\\u0022" } else { "\\\"" })
+    };
+    let families = ["", "&<>", "&<>+'`"];
+    families.iter().flat_map(|html| [spell(html, false), spell(html, true)]).collect()
 }
 
 /// `%2F` as `%2f`.
@@ -238,6 +265,9 @@ mod tests {
             url.clone(),
             lower_escapes(&url),
             url.replace("%20", "+"),
+            utf8_percent_encode(SECRET, NON_ALPHANUMERIC).to_string(),
+            json.replace('+', "\\u002B").replace("\\\"", "\\u0022"),
+            json.replace('+', "\\u002b").replace("\\\"", "\\u0022"),
             SECRET.replace('"', "&quot;"),
             SECRET.bytes().map(|byte| format!("{byte:02x}")).collect(),
         ] {

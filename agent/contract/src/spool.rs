@@ -83,7 +83,7 @@ impl Spool {
     /// Takes over the file of a spool, after what is in it.
     ///
     /// # Errors
-    /// I/O errors of reading it, or it is too short.
+    /// I/O errors of reading it.
     pub fn open(file: File) -> io::Result<Self> {
         let ring = Ring::read(&file)?;
         let mut head = ring.tail;
@@ -214,7 +214,7 @@ pub struct Left {
 /// Reads what is left in the spool of a process that has ended.
 ///
 /// # Errors
-/// I/O errors of reading the file, or it is too short.
+/// I/O errors of reading the file.
 pub fn left(file: &File) -> io::Result<Left> {
     let ring = Ring::read(file)?;
     let mut left = Left::default();
@@ -253,7 +253,16 @@ impl Step<'_> {
 impl Ring {
     fn read(file: &File) -> io::Result<Self> {
         let mut bytes = vec![0; usize::try_from(BYTES).map_err(io::Error::other)?];
-        file.read_exact_at(&mut bytes, 0)?;
+        // Its writer may have made it shorter: what isn't there reads as nothing, and keeps no reader from the rest.
+        let mut read = 0;
+        while let Some(rest) = bytes.get_mut(read..).filter(|rest| !rest.is_empty()) {
+            match file.read_at(rest, read as u64) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
         // Positions that would overflow end in no entry.
         let tail = number(&bytes, 0).filter(|tail| *tail < u64::MAX / 2).unwrap_or_default();
         Ok(Self { bytes, tail: tail / ALIGN * ALIGN })
@@ -276,7 +285,8 @@ impl Ring {
             let next = (at / RING + 1) * RING;
             return (sum == checksum(at, length, &[])).then_some(Step::Skip { next });
         }
-        let content = entry.get(HEAD..)?.get(..usize::try_from(length).ok()?)?;
+        let length_told = usize::try_from(length).ok().filter(|length| *length <= MAX_PACKET)?;
+        let content = entry.get(HEAD..)?.get(..length_told)?;
         let done = entry.get(16..20)? == DONE;
         let next = at + room(u64::from(length));
         (sum == checksum(at, length, content)).then_some(Step::Entry { content, done, next })

@@ -61,6 +61,8 @@ pub(super) struct Chain {
     pub rate: Rate,
     /// The last records written, by which one that is sent again is known.
     pub recent: VecDeque<Written>,
+    /// More of them, if more may be sent again than are kept otherwise.
+    pub earlier: HashSet<Written>,
     /// Shared with the syncer.
     pub tail: Arc<Tail>,
 }
@@ -118,7 +120,14 @@ impl Chain {
 
     /// Whether a record was added lately: the gateway sends again what it didn't hear of when its link broke.
     pub(super) fn has(&self, record: &Record) -> bool {
-        self.recent.iter().rev().any(|written| *written == (record.id, record.phase))
+        let written = (record.id, record.phase);
+        self.earlier.contains(&written) || self.recent.iter().rev().any(|known| *known == written)
+    }
+
+    /// Reads what was written at `since_ms` or later, for [`Self::has`] to know.
+    pub(super) fn recall(&mut self, since_ms: u64) -> io::Result<()> {
+        self.earlier.extend(written_since(&self.folder, since_ms)?);
+        Ok(())
     }
 
     /// Opens the chain in `folder`, new or from before.
@@ -148,6 +157,7 @@ impl Chain {
             missed: 0,
             rate: Rate::new(options.records_per_second),
             recent,
+            earlier: HashSet::new(),
             tail: Arc::new(Tail::new(folder, run.unwrap_or(HOST).to_owned(), options.group)),
             meta,
         };
@@ -205,11 +215,7 @@ fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<Open>)> {
             let Ok(Line { id, phase, kind, decision, stream, tool }) = serde_json::from_slice(&line) else {
                 continue;
             };
-            let phase = match phase {
-                Some("decided") => Some(Phase::Decided),
-                Some("done") => Some(Phase::Done),
-                _ => None,
-            };
+            let phase = phase_named(phase);
             match phase {
                 Some(Phase::Done) => {
                     ended.insert(id);
@@ -230,6 +236,42 @@ fn recent(folder: &Path) -> io::Result<(VecDeque<Written>, Vec<Open>)> {
         }
     }
     Ok((found, open))
+}
+
+fn phase_named(name: Option<&str>) -> Option<Phase> {
+    match name {
+        Some("decided") => Some(Phase::Decided),
+        Some("done") => Some(Phase::Done),
+        _ => None,
+    }
+}
+
+/// Records that were written at `since_ms` or later. Lines are not quite in the order of their times: it is gone back
+/// until as many as are always kept in mind were all older.
+fn written_since(folder: &Path, since_ms: u64) -> io::Result<HashSet<Written>> {
+    #[derive(serde::Deserialize)]
+    struct Line<'a> {
+        id: RecordId,
+        #[serde(borrow)]
+        phase: Option<&'a str>,
+        ts: &'a str,
+    }
+    let mut found = HashSet::new();
+    let mut older = 0;
+    for path in segments(folder)?.iter().rev() {
+        let mut lines = Backward::open(path)?;
+        while let Some(line) = lines.next_line()? {
+            let Ok(Line { id, phase, ts }) = serde_json::from_slice(&line) else { continue };
+            let ms =
+                ts.parse::<jiff::Timestamp>().ok().and_then(|ts| u64::try_from(ts.as_millisecond()).ok());
+            older = if ms.is_some_and(|ms| ms < since_ms) { older + 1 } else { 0 };
+            if older > RECENT {
+                return Ok(found);
+            }
+            found.insert((id, phase_named(phase)));
+        }
+    }
+    Ok(found)
 }
 
 /// File name of sealed segment `number`, counting from 1.

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Append, LogError, Opened, Options, RunMeta,
-    chain::{Chain, Mark, Taken},
+    chain::{Chain, Mark, Taken, Written},
     event,
     key::HostKey,
     line::{self, Added, Clock},
@@ -121,6 +121,22 @@ impl Writer {
     /// The digest of the policies in force, for every line from now on.
     pub(super) fn set_policy(&mut self, digest: String) {
         self.policy = Some(digest);
+    }
+
+    /// Has a chain know of everything that was written to it at `since_ms` or later.
+    pub(super) fn recall(&mut self, name: &Option<RunId>, since_ms: u64) {
+        if let Some(chain) = self.chains.get_mut(name)
+            && let Err(error) = chain.recall(since_ms)
+        {
+            tracing::error!(chain = chain.name(), %error, "earlier records can't be read: some may be repeated");
+        }
+    }
+
+    /// Has a chain know of records that may come again.
+    pub(super) fn remember(&mut self, name: &Option<RunId>, written: impl IntoIterator<Item = Written>) {
+        if let Some(chain) = self.chains.get_mut(name) {
+            chain.earlier.extend(written);
+        }
     }
 
     /// Opens a run's chain, new or from before.
@@ -286,6 +302,7 @@ impl Writer {
             return Err(Unrecorded::Log);
         }
         chain.missed = old.missed;
+        chain.earlier.clone_from(&old.earlier);
         self.files.pop(name);
         self.chains.insert(name.clone(), chain);
         Ok(())

@@ -201,6 +201,11 @@ impl Site {
         runs.filter_map(|run| fs::read_to_string(run.path().join("log.jsonl")).ok()).collect()
     }
 
+    /// The folder of the log.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.folder.path().canonicalize().unwrap().join("state")
+    }
+
     /// Where the maps are pinned.
     pub(crate) fn bpffs(&self) -> PathBuf {
         Path::new("/sys/fs/bpf").join(&self.name)

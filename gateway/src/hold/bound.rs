@@ -183,8 +183,14 @@ fn sent_fields(call: &Call, http: &HttpCall, head: &HeaderMap) -> HeaderMap {
 /// A body of JSON without what gives it no meaning: the order of keys, spaces, escapes (case 85). Numbers stay as spelled.
 /// `None` if it isn't JSON that every reader reads alike: then each byte counts.
 fn sorted_json(fields: &HeaderMap, bytes: &[u8]) -> Option<String> {
-    let told = fields.get(CONTENT_TYPE)?.to_str().ok()?;
-    let essence = told.split(';').next()?.trim().to_ascii_lowercase();
+    let mut told = fields.get_all(CONTENT_TYPE).iter();
+    let told = told.next().filter(|_| told.next().is_none())?.to_str().ok()?.to_ascii_lowercase();
+    let (essence, parameters) = told.split_once(';').unwrap_or((&told, ""));
+    let essence = essence.trim();
+    // In another charset the same bytes are another text.
+    if !matches!(parameters.trim(), "" | "charset=utf-8" | "charset=\"utf-8\"") {
+        return None;
+    }
     if (essence != "application/json" && !essence.ends_with("+json")) || fields.contains_key(CONTENT_ENCODING)
     {
         return None;
@@ -349,6 +355,8 @@ mod tests {
             &[("content-type", "text/plain")][..],
             &[],
             &[("content-type", "application/json"), ("content-encoding", "gzip")],
+            &[("content-type", "application/json"), ("content-type", "text/plain")],
+            &[("content-type", "application/json; charset=utf-16le")],
         ] {
             assert_eq!(sorted_json(&fields(head), b"{}"), None);
         }

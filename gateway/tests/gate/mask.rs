@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use strait_contract::code::Code;
+use tokio::io::AsyncWriteExt as _;
 
 use crate::{
     origin::Origin,
@@ -96,4 +97,28 @@ async fn an_answer_of_32_mib_streams_through_the_mask() {
     assert!(got.unwrap().head.contains("33554432"));
     let done = world.log.steps_done(1).await.remove(0);
     assert_eq!(done.bytes_in, Some(32 * 1024 * 1024));
+}
+
+/// hyper undoes `chunked` alone: what else an upstream names there stays in the body, and its name doesn't.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_in_a_transfer_coding_is_not_passed_on_unread() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut tool = http_tool("api", &format!("http://ok.test:{}/", listener.local_addr().unwrap().port()));
+    tool.credential = bound("key", bearer());
+    let options = Options { policy: ANY.to_owned(), tools: tools(vec![tool]), ..Options::default() };
+    let world = World::new(options).await;
+    world.log.credentials.lock().unwrap().insert("key".to_owned(), vec![Ok(KEY.to_owned())]);
+    tokio::spawn(async move {
+        for coding in ["chunked", "gzip, chunked"] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            crate::client::head(&mut stream).await;
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: {coding}\r\nConnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).await.unwrap();
+        }
+    });
+    assert_eq!(world.call("/http/api/x", &[]).await.text(), "abc");
+    let got = world.call("/http/api/x", &[]).await;
+    assert_eq!(got.refused(), (502, "UPSTREAM_PROTOCOL".to_owned()), "{got:?}");
 }

@@ -7,6 +7,7 @@ use strait_contract::{
 };
 
 use crate::{
+    client::ask,
     origin::Origin,
     world::{Options, World},
 };
@@ -302,4 +303,40 @@ async fn a_call_is_a_step_of_the_trace_and_its_leg_is_activity_a27() {
     }
     assert_eq!(legs[1].2.dst.addr, Some("127.0.0.1".parse().unwrap()));
     world.log.check_steps();
+}
+
+/// Servers that add trailers to the head would take a caller's for the tool's own, and one that overrides the method for
+/// what was judged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trailers_add_nothing_to_what_was_judged() {
+    let (world, origin) = world(ANY, bearer()).await;
+    let host = format!("ok.test:{}", origin.port());
+    let chunked = |line: &str, host: &str, field: &str| {
+        format!(
+            "POST {line} HTTP/1.1\r\nHost: {host}\r\n{field}Transfer-Encoding: chunked\r\n\
+             Trailer: x-version, x-sum, x-http-method-override, x_original_url\r\n\r\n2\r\nhi\r\n0\r\n\
+             x-version: 1\r\nx-sum: 1\r\nX-HTTP-Method-Override: DELETE\r\n\
+             X_Original_URL: /admin\r\n\r\n"
+        )
+    };
+    let mut stream = world.connect_to_proxy().await;
+    let field = format!("x-api-key: {}\r\n", crate::world::TOKEN);
+    let got = ask(&mut stream, &chunked("/http/api/b", "strait.internal", &field)).await;
+    assert_eq!(got.status, 200, "{}", got.text());
+    let seen = origin.seen().pop().unwrap();
+    let all = |name: &str| {
+        seen.headers.get_all(name).iter().map(|v| v.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(all("x-version"), ["2026"], "{seen:?}");
+    assert_eq!(all("authorization"), [format!("Bearer {KEY}")], "{seen:?}");
+    assert!(!seen.headers.contains_key("x-sum") && !seen.headers.contains_key("trailer"), "{seen:?}");
+    // Plain calls have their trailers, but for those.
+    let mut stream = world.connect("ok.test", origin.port()).await;
+    assert_eq!(ask(&mut stream, &chunked("/b", &host, "")).await.status, 200);
+    let seen = origin.seen().pop().unwrap();
+    assert!(seen.headers.contains_key("x-sum"), "{seen:?}");
+    assert!(
+        !seen.headers.contains_key("x-http-method-override") && !seen.headers.contains_key("x_original_url")
+    );
+    world.log.settled().await;
 }

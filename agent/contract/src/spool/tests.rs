@@ -135,3 +135,21 @@ proptest! {
         Spool::open(file).unwrap();
     }
 }
+
+/// Only a gateway that was taken over makes it shorter; an agent that starts then must start all the same.
+#[test]
+fn a_spool_that_its_writer_made_shorter_is_read_as_far_as_it_goes() {
+    let file = file();
+    let spool = Spool::open(file.try_clone().unwrap()).unwrap();
+    for name in ["a", "b", "c"] {
+        spool.append(&[&record(name)]).unwrap();
+    }
+    let second =
+        HEADER + room(u64::try_from(postcard::to_stdvec(&[&record("a")][..]).unwrap().len()).unwrap());
+    for (bytes, left) in
+        [(BYTES, &["a", "b", "c"][..]), (second + 7, &["a"]), (HEADER + 3, &[]), (3, &[]), (0, &[])]
+    {
+        ftruncate(&file, bytes).unwrap();
+        assert_eq!(names(&file), left, "{bytes}");
+    }
+}

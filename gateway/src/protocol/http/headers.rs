@@ -48,6 +48,13 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether a message is in a transfer coding besides `chunked`, which nobody has undone.
+pub(crate) fn transfer_coded(headers: &HeaderMap) -> bool {
+    let all = headers.get_all(TRANSFER_ENCODING);
+    let mut codings = all.iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| !coding.trim_ascii().eq_ignore_ascii_case(b"chunked"))
+}
+
 /// Makes the head of a request fit to be sent on; its authority comes from the judged URL alone.
 pub(crate) fn for_upstream(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);

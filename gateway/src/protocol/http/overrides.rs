@@ -3,7 +3,7 @@
 //! Frameworks of all languages know them, some by default. Rules judge the request line; a field that says something
 //! else would go around them, so such a request is refused. One that repeats what the request line says passes.
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use strait_contract::code::Code;
 
 use crate::{
@@ -38,6 +38,15 @@ pub(crate) fn check(call: &HttpCall, headers: &HeaderMap, names: &Names) -> Resu
         }
     }
     Ok(())
+}
+
+/// Takes such fields out of trailers: some servers add those to the head, and nothing has judged them.
+pub(crate) fn strip(trailers: &mut HeaderMap) {
+    let known = |name: &&HeaderName| METHOD.iter().chain(&URL).any(|known| is(name.as_str(), known));
+    let named: Vec<HeaderName> = trailers.keys().filter(known).cloned().collect();
+    for name in named {
+        trailers.remove(name);
+    }
 }
 
 /// Servers behind CGI and its heirs can't tell `_` from `-`.

@@ -16,7 +16,7 @@ use strait_contract::token::TokenHash;
 use tokio::{sync::watch, time::Sleep};
 
 use super::{Broken, Idle, Payload, data_len};
-use crate::{exposure::Watch, limits::CONTINUE, token};
+use crate::{exposure::Watch, limits::CONTINUE, protocol::http::overrides, token};
 
 /// Whether the upstream wants the body of a request that expects `100-continue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,9 @@ pub struct Upload {
     from: Payload,
     /// The run's workload token, which goes out in no trailer either.
     token: TokenHash,
+    /// Whether trailers are sent on. To a tool none are: a server that adds them to the head would take a field of the
+    /// caller's for one of the tool's.
+    trailers: bool,
     sent: Arc<AtomicU64>,
     gate: Option<Gate>,
     idle: Idle,
@@ -61,12 +64,17 @@ impl std::fmt::Debug for Changed {
 impl Upload {
     /// A body that is sent on as it comes; `sent` counts its bytes.
     pub(crate) fn new(from: Payload, token: TokenHash, sent: Arc<AtomicU64>, idle: Duration) -> Self {
-        Self { from, token, sent, gate: None, idle: Idle::new(idle), watch: None }
+        Self { from, token, trailers: true, sent, gate: None, idle: Idle::new(idle), watch: None }
     }
 
     /// Has it looked through for placeholders.
     pub(crate) fn watched(self, watch: Option<Watch>) -> Self {
         Self { watch: watch.map(Box::new), ..self }
+    }
+
+    /// Ends where trailers would follow.
+    pub(crate) fn without_trailers(self) -> Self {
+        Self { trailers: false, ..self }
     }
 
     /// Holds the body back until the upstream wants it.
@@ -125,7 +133,11 @@ impl http_body::Body for Upload {
                 this.idle.came();
                 if let Some(Ok(frame)) = &mut frame {
                     if let Some(trailers) = frame.trailers_mut() {
+                        if !this.trailers {
+                            return Poll::Ready(None);
+                        }
                         token::strip(trailers, &this.token);
+                        overrides::strip(trailers);
                     }
                     if let Some(watch) = &mut this.watch
                         && !passes(watch, frame)
