@@ -453,7 +453,7 @@ async fn a_value_that_was_shown_is_hidden_in_records_and_passes_a34() {
 }
 
 /// Bytes of the large body.
-const LARGE: usize = 256 * 1024 * 1024;
+const LARGE: usize = 64 * 1024 * 1024;
 
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
