@@ -27,8 +27,8 @@ use crate::{
     world::{Ca, Curl, GATEWAY, Options, World},
 };
 
-const PLACEHOLDER: &str = "ghp_Zz9Yy8Xx7Ww6Vv5Uu4Tt3Ss2Rr1Qq0Pp9Oo8Nn7Mm";
-const VALUE: &str = "real/v+lue%\"16C7e42F292c6912E7710c8383";
+pub const PLACEHOLDER: &str = "ghp_Zz9Yy8Xx7Ww6Vv5Uu4Tt3Ss2Rr1Qq0Pp9Oo8Nn7Mm";
+pub const VALUE: &str = "real/v+lue%\"16C7e42F292c6912E7710c8383";
 /// Where clients that can't choose their own address connect to; a run's connection is made for each.
 const DOOR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 
@@ -113,7 +113,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, kept: Arc<Mutex
     }
 }
 
-fn placeholder(origins: &[(bool, &str, u16)]) -> Exposed {
+pub fn placeholder(origins: &[(bool, &str, u16)]) -> Exposed {
     let origin = |(https, host, port): &(bool, &str, u16)| Origin {
         https: *https,
         host: (*host).to_owned(),
@@ -453,7 +453,7 @@ async fn a_value_that_was_shown_is_hidden_in_records_and_passes_a34() {
 }
 
 /// Bytes of the large body.
-const LARGE: usize = 256 * 1024 * 1024;
+const LARGE: usize = 64 * 1024 * 1024;
 
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

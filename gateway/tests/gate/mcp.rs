@@ -748,3 +748,29 @@ async fn a_reload_changes_the_list_and_is_told_a7() {
     assert_eq!(world.rpc("tools/list", json!({}), &[]).await.tool_names(), ["read", "pay"]);
     assert_eq!(world.tool("pay", json!({})).await.status, 200);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_placeholder_in_arguments_becomes_the_value_for_its_own_server_alone_a34() {
+    use crate::exposure::{PLACEHOLDER, VALUE, placeholder};
+    for own in [true, false] {
+        let server = Server::start().await;
+        let exposed = vec![placeholder(&[(!own, "ok.test", server.addr.port())])];
+        let (policy, tools) = (UNPINNED.to_owned(), tools(vec![mcp_tool(&server, &[])]));
+        let world = World::new(Options { policy, tools, exposed, ..Options::default() }).await;
+        for (name, value) in [("key", KEY), ("gh", VALUE)] {
+            world.log.credentials.lock().unwrap().insert(name.to_owned(), vec![Ok(value.to_owned())]);
+        }
+        let got = world.tool("read", json!({"token": PLACEHOLDER})).await;
+        let said = format!("{:?}", server.said_of("tools/call"));
+        assert!(!said.contains(PLACEHOLDER), "{said}");
+        assert!(!world.log.text().contains(PLACEHOLDER));
+        if own {
+            let (_, tail) = VALUE.split_once('"').unwrap();
+            assert!(got.status == 200 && said.contains(tail), "{got:?} {said}");
+        } else {
+            assert_eq!(got.status, 403, "{got:?}");
+            assert!(got.text().contains("PLACEHOLDER_MISUSED"), "{got:?}");
+            assert_eq!(said, "[]");
+        }
+    }
+}
