@@ -72,6 +72,8 @@ pub(super) type Written = (RecordId, Option<Phase>);
 
 /// How many records are remembered.
 const RECENT: usize = 4096;
+/// Most records that are read back: several times what a spool holds, whatever times a gateway gave its records.
+const RECALLED: usize = 1 << 17;
 
 /// Where a chain stood before a record or group was added.
 #[derive(Clone, Copy, Debug)]
@@ -265,7 +267,7 @@ fn written_since(folder: &Path, since_ms: u64) -> io::Result<HashSet<Written>> {
             let ms =
                 ts.parse::<jiff::Timestamp>().ok().and_then(|ts| u64::try_from(ts.as_millisecond()).ok());
             older = if ms.is_some_and(|ms| ms < since_ms) { older + 1 } else { 0 };
-            if older > RECENT {
+            if older > RECENT || found.len() >= RECALLED {
                 return Ok(found);
             }
             found.insert((id, phase_named(phase)));
