@@ -11,7 +11,7 @@ use strait_contract::{
     ids::AgentName,
     message::{Limits, Resolver, UpstreamProxy},
     run::Range,
-    tool::ToolName,
+    tool::{Kind, ToolName},
 };
 
 use super::{
@@ -118,6 +118,17 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
     });
     let agents = agents.collect::<Result<BTreeMap<_, _>, ConfigError>>()?;
     let tools = source.tools(tools, &credentials, &agents)?;
+    if network.resolver == Resolver::Proxy
+        && let Some(web) = tools.tools.iter().find(|tool| tool.kind == Kind::Web)
+    {
+        // A11: only addresses that were looked at, and here nobody looks at them.
+        let message = format!(
+            "`tools.{}` reaches public addresses only, which `network.resolver = \"proxy\"` keeps from being seen: take \
+             the tool out, or have names resolved here",
+            web.name
+        );
+        return Err(conflict(path, message));
+    }
     let config = Config {
         path: None,
         instance: instance.into_instance(pool, path)?,

@@ -90,6 +90,11 @@ fn what_is_wrong_is_refused_with_file_line_and_key() {
         ("[hosts]\n\"a.test\" = \"nowhere\"", Some(2), "an address"),
         ("[network]\nresolver = \"proxy\"", None, "names none"),
         ("[network]\nproxy_credential = \"hunter2\"", None, "by reference"),
+        (
+            "[network]\nresolver = \"proxy\"\nproxy = \"p.test:1\"\n[tools.web]\nkind = \"web\"",
+            None,
+            "public addresses only",
+        ),
         ("[network]\nproxy_credential = \"env:STRAIT_TEST_UNSET\"", None, "isn't set"),
         ("[network]\ntrust = [\"/nonexistent.pem\"]", None, "/nonexistent.pem"),
         ("[instance]\ngateway_uid = 0", None, "must not be"),
