@@ -245,6 +245,9 @@ pub(crate) async fn failed(
         Code::CredentialUnavailable => {
             "policy permits this call; the operator is to look at the tool's credential"
         }
+        Code::AddressRefused | Code::NameRefused => {
+            "policy permits this call, but where it leads is refused: sending it again changes nothing"
+        }
         _ => "policy permits this call; the upstream is what failed",
     };
     let hint = Some(hint.to_owned());

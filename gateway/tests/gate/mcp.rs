@@ -183,7 +183,8 @@ async fn a_refusal_is_403_and_a_json_rpc_error_a23_case_52() {
             let message = error["message"].as_str().unwrap();
             let record = error["data"]["record"].as_str().unwrap();
             assert!(message.contains("TOOL_CALL_DENIED") && message.contains(record), "{message}");
-            assert!(error["data"]["hint"].as_str().unwrap().contains("Tool::"), "{error}");
+            let hint = error["data"]["hint"].as_str().unwrap();
+            assert!(hint.contains("Tool::") && hint.contains("with any arguments"), "{error}");
             assert!(!got.head.to_ascii_lowercase().contains("www-authenticate"));
         }
     }

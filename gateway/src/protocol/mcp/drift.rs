@@ -78,7 +78,9 @@ pub(super) fn check(gateway: &Gateway, server: &ToolName, name: &str) -> Result<
             let reason =
                 format!("the server has changed the {differs} of `{server}/{name}` since it was pinned");
             Err(Refusal::new(Code::ToolCallDenied, reason)
-                .hint("have the operator look at the change and pin the tool anew"))
+                .hint(format!(
+                    "have the operator look at the change, `strait tool pin {server}`, and pin the tool anew with `--write`"
+                )))
         }
     }
 }
