@@ -599,6 +599,10 @@ async fn a_tool_that_has_changed_is_held_back_case_59() {
         let got = world.tool("pay", json!({"amount": 1})).await;
         assert_eq!(got.refusal(), (403, "TOOL_CALL_DENIED".to_owned()));
         assert!(got.json()["error"]["data"]["reason"].as_str().unwrap().contains("description"), "{got:?}");
+        assert!(
+            got.json()["error"]["data"]["hint"].as_str().unwrap().contains("strait tool pin bank"),
+            "{got:?}"
+        );
         assert_eq!(world.tool("read", json!({})).await.status, 200, "unchanged tools keep working");
     }
     let mut wider = pay("does pay");
