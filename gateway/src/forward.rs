@@ -292,6 +292,9 @@ pub(crate) async fn failed(
         Code::PlaceholderMisused => {
             "policy permits this call; a placeholder is good at its own origins alone"
         }
+        Code::AddressRefused | Code::NameRefused => {
+            "policy permits this call, but where it leads is refused: sending it again changes nothing"
+        }
         _ => "policy permits this call; the upstream is what failed",
     };
     let hint = Some(hint.to_owned());

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use strait_contract::code::Code;
-use strait_policies::Question;
+use strait_policies::{Ask, Question};
 
 use crate::decide::Refused;
 
@@ -120,10 +120,16 @@ pub fn raw(refused: &Refused) -> Vec<u8> {
     text
 }
 
-/// The policy that would permit exactly this call.
+/// The policy that would permit this call, and what else it would permit: a rule for a tool of an MCP server leaves its
+/// arguments open.
 pub(crate) fn how_to_allow(question: &Question<'_>) -> String {
+    let what = match &question.ask {
+        Ask::Tool(_) => "this tool with any arguments (a condition on `context.arguments` narrows it)",
+        Ask::McpMethod { .. } => "this method with any parameters",
+        Ask::Http(_) | Ask::Connect { .. } | Ask::Dns { .. } => "exactly this call",
+    };
     format!(
-        "no policy permits this; to allow exactly this call, the operator adds to a file in /etc/strait/policies: {}",
+        "no policy permits this; to allow {what}, the operator adds to a file in /etc/strait/policies: {}",
         strait_policies::suggest(question)
     )
 }

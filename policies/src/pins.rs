@@ -209,7 +209,7 @@ impl PinnedTool {
     }
 
     /// What tells it from other versions of itself.
-    pub(crate) fn digest_input(&self) -> String {
+    pub fn digest_input(&self) -> String {
         let Self { name, description, input_schema, annotations, .. } = self;
         let text = |text: &str| Json::Text(text.to_owned());
         let description = description.as_deref().map_or(Json::Null, text);

@@ -202,7 +202,10 @@ impl View {
 /// `strait log verify`.
 fn check(state: &Path, run: Option<RunId>) -> anyhow::Result<ExitCode> {
     let chains: Vec<Option<String>> = match run {
-        Some(run) => vec![Some(run.to_string())],
+        Some(run) => {
+            read::folders(state, Some(&run)).with_context(|| format!("checking `{run}`"))?;
+            vec![Some(run.to_string())]
+        }
         None => {
             let mut chains = vec![None];
             for folder in

@@ -208,7 +208,12 @@ fn run_explain(explain: &Explain, instance: &Instance, names: &Names) -> Result<
     } else {
         writeln!(out, "{explanation}")?;
         if explanation.verdict.is_unpermitted() {
-            writeln!(out, "\nthis rule would permit it:\n\n{}", strait_policies::suggest(&question))?;
+            let more = match &question.ask {
+                strait_policies::Ask::Tool(_) => ", with any arguments",
+                strait_policies::Ask::McpMethod { .. } => ", with any parameters",
+                _ => "",
+            };
+            writeln!(out, "\nthis rule would permit it{more}:\n\n{}", strait_policies::suggest(&question))?;
         }
     }
     let permitted = matches!(explanation.verdict, Verdict::Permit { .. });

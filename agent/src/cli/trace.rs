@@ -74,6 +74,14 @@ fn rows(entries: &[Entry]) -> Vec<Vec<String>> {
     decided.map(row).collect()
 }
 
+/// Who let a call go that was held. Who refused one stands in its reason.
+fn granted_by(told: &Entry) -> Option<String> {
+    let approval = told.value.get("approval")?;
+    let text = |key| approval.get(key).and_then(serde_json::Value::as_str);
+    let by = text("by").filter(|_| text("outcome") == Some("granted"))?;
+    Some(format!("approved by {}", redact_text(by, 64)))
+}
+
 fn row(decided: &Entry, told: &Entry, over: bool) -> Vec<String> {
     let text = |path: &str| told.text(path).map(|text| redact_text(text, 4096));
     let number = |path: &str| told.value.get(path).map_or_else(|| "-".to_owned(), ToString::to_string);
@@ -89,6 +97,7 @@ fn row(decided: &Entry, told: &Entry, over: bool) -> Vec<String> {
         (!over).then(|| "under way".to_owned()),
         text("code"),
         (!rules.is_empty()).then(|| format!("[{}]", rules.join(", "))),
+        granted_by(told),
         cut.then(|| "truncated".to_owned()),
         text("reason").or_else(|| text("error")),
     ];
@@ -101,4 +110,36 @@ fn row(decided: &Entry, told: &Entry, over: bool) -> Vec<String> {
         redact_text(&(what("target") + &args.unwrap_or_default()), SHOWN),
         why.into_iter().flatten().collect::<Vec<_>>().join(" "),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(phase: &str, rest: &str) -> String {
+        format!(
+            r#"{{"seq":1,"ts":"2026-11-30T16:00:00.000Z","run":"r","stream":"trace","phase":"{phase}","step":"a","tool":"acme","target":"POST https://h.test/a","rules":["writes"],{rest}}}"#
+        )
+    }
+
+    /// The last column of the only row of a held call.
+    fn why(done: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("runs/r")).unwrap();
+        let lines = [step("decided", r#""decision":"allow""#), step("done", done)].map(|line| line + "\n");
+        std::fs::write(dir.path().join("runs/r/log.jsonl"), lines.concat()).unwrap();
+        let entries = read::newest(dir.path(), &Filter::default(), 100).unwrap();
+        let rows = rows(&entries);
+        assert_eq!(rows.len(), 1);
+        rows[0].last().unwrap().clone()
+    }
+
+    #[test]
+    fn a_step_says_who_approved_it_and_a_refused_one_only_why() {
+        let granted = r#""decision":"allow","approval":{"id":"k7m2x9qd","by":"ann","outcome":"granted"}"#;
+        assert_eq!(why(granted), "[writes] approved by ann");
+        let denied = r#""decision":"deny","code":"APPROVAL_DENIED","reason":"`ann` refused it","approval":{"id":"k7m2x9qd","by":"ann","outcome":"denied"}"#;
+        assert_eq!(why(denied), "APPROVAL_DENIED [writes] `ann` refused it");
+        assert_eq!(why(r#""decision":"allow""#), "[writes]");
+    }
 }

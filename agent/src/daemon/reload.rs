@@ -66,7 +66,10 @@ impl Reloader {
         }
         let mut done = self.policies(&config).await?;
         if config.network != old.network || config.limits != old.limits {
-            done.push_str("; `network`, `hosts` and `limits` hold from the gateway's next start");
+            done.push_str(
+                "; `network`, `hosts` and `limits` hold from the gateway's next start: send \
+                           strait-gateway a SIGTERM (open calls end), and the agent starts it anew",
+            );
         }
         self.config.send_replace(Arc::new(config));
         self.link.set_tools().map_err(|error| error.to_string())?;

@@ -94,7 +94,10 @@ pub fn folders(state_dir: &Path, run: Option<&RunId>) -> io::Result<Vec<PathBuf>
     let runs = state_dir.join("runs");
     if let Some(run) = run {
         let folder = runs.join(run.as_str());
-        fs::metadata(&folder)?;
+        fs::metadata(&folder).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => io::Error::new(error.kind(), no_records(run)),
+            _ => error,
+        })?;
         return Ok(vec![folder]);
     }
     let mut found = Vec::new();
@@ -112,6 +115,10 @@ pub fn folders(state_dir: &Path, run: Option<&RunId>) -> io::Result<Vec<PathBuf>
         Err(error) => return Err(error),
     }
     Ok(found)
+}
+
+fn no_records(run: &RunId) -> String {
+    format!("there are no records of a run `{run}`: the column RUN of `strait log` names those there are")
 }
 
 /// The newest `most` records that fit, oldest first. Reads files from their ends and only as far as needed.

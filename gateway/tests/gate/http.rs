@@ -420,6 +420,7 @@ async fn an_upstream_that_fails_is_told_apart_from_policy() {
     let request = format!("GET http://127.0.0.1:{free}/ HTTP/1.1\r\nHost: 127.0.0.1:{free}\r\n\r\n");
     let got = ask(&mut world.connect_to_proxy().await, &request).await;
     assert_eq!((got.status, got.code().as_str()), (403, "ADDRESS_REFUSED"), "{got:?}");
+    assert!(got.error()["hint"].as_str().unwrap().contains("where it leads is refused"), "{got:?}");
     world.log.settled().await;
 }
 

@@ -42,7 +42,9 @@ impl Shown<'_> {
         };
         let bad = |line: &&str| line.contains("BROKEN") || line.starts_with("FAIL");
         let line = text.lines().find(bad).or_else(|| text.lines().last()).unwrap_or_default();
-        self.line(holds, what, line);
+        // What must fail says so in words that would look like the demo's own.
+        let line = if succeeds { line.to_owned() } else { format!("it says: {line}") };
+        self.line(holds, what, &line);
     }
 
     fn line(&mut self, holds: bool, what: &str, line: &str) {

@@ -77,3 +77,14 @@ fn the_arguments_hold_together() {
     assert!(Cli::try_parse_from(["log", "--json", "--table"]).is_err());
     assert!(Cli::try_parse_from(["log", "--run", "../x"]).is_err());
 }
+
+#[test]
+fn a_run_that_never_was_is_told_of_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("runs/coder-7f3a2c")).unwrap();
+    let folders = |run: &str| read::folders(dir.path(), Some(&run.parse().unwrap()));
+    assert_eq!(folders("coder-7f3a2c").unwrap().len(), 1);
+    let error = folders("coder-aaaaaa").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    assert!(error.to_string().starts_with("there are no records of a run `coder-aaaaaa`"), "{error}");
+}

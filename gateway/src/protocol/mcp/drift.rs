@@ -13,15 +13,21 @@ use crate::{decide::Refusal, gateway::Gateway};
 /// Most tools that are remembered.
 const MOST: usize = 4096;
 
-/// The tools that have drifted from the pins in force.
+/// The tools that have drifted from their pins. An entry counts for as long as the pin is what it was compared with,
+/// whatever else of the policies is replaced meanwhile.
 #[derive(Debug, Default)]
 pub struct Drift(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Of the policies and pins.
-    digest: String,
-    tools: HashMap<(ToolName, String), String>,
+    tools: HashMap<(ToolName, String), Drifted>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Drifted {
+    differs: String,
+    /// The pin that was compared.
+    pinned: String,
 }
 
 impl Drift {
@@ -44,16 +50,19 @@ pub(super) fn look(
     let differs = pinned.drift(live).join(", ");
     let key = (server.clone(), name.to_owned());
     let mut state = gateway.drift.lock();
-    if state.digest != policy.digest() {
-        state.tools.clear();
-        policy.digest().clone_into(&mut state.digest);
-    }
     if differs.is_empty() {
         state.tools.remove(&key);
         return true;
     }
-    if state.tools.get(&key) != Some(&differs) && state.tools.len() < MOST {
-        state.tools.insert(key, differs.clone());
+    if state.tools.len() >= MOST {
+        let pinned = |server: &ToolName, name: &str| policy.pins().tool(server.as_str(), name);
+        state.tools.retain(|(server, name), old| {
+            pinned(server, name).is_some_and(|pinned| pinned.digest_input() == old.pinned)
+        });
+    }
+    let drifted = Drifted { differs: differs.clone(), pinned: pinned.digest_input() };
+    if state.tools.get(&key) != Some(&drifted) && state.tools.len() < MOST {
+        state.tools.insert(key, drifted);
         drop(state);
         gateway.whois.tool_drifted(run.clone(), server.clone(), name.to_owned(), differs);
     }
@@ -66,19 +75,18 @@ pub(super) fn look(
 /// Why not.
 pub(super) fn check(gateway: &Gateway, server: &ToolName, name: &str) -> Result<(), Refusal> {
     let policy = gateway.policy.load();
-    if policy.pins().tool(server.as_str(), name).is_none() {
-        return Ok(());
-    }
+    let Some(pinned) = policy.pins().tool(server.as_str(), name) else { return Ok(()) };
     let state = gateway.drift.lock();
-    let drifted =
-        (state.digest == policy.digest()).then(|| state.tools.get(&(server.clone(), name.to_owned())));
-    match drifted.flatten() {
+    let drifted = state.tools.get(&(server.clone(), name.to_owned()));
+    match drifted.filter(|drifted| drifted.pinned == pinned.digest_input()) {
         None => Ok(()),
-        Some(differs) => {
+        Some(Drifted { differs, .. }) => {
             let reason =
                 format!("the server has changed the {differs} of `{server}/{name}` since it was pinned");
             Err(Refusal::new(Code::ToolCallDenied, reason)
-                .hint("have the operator look at the change and pin the tool anew"))
+                .hint(format!(
+                    "have the operator look at the change, `strait tool pin {server}`, and pin the tool anew with `--write`"
+                )))
         }
     }
 }
