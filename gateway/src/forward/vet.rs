@@ -33,7 +33,9 @@ impl Vetted {
 
 /// Why an address was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{addr}` is {class}: only an entry in `hosts` makes it reachable")]
+#[error(
+    "`{addr}` is {class}: only an entry in `hosts` makes it reachable, and nothing does for the web tool"
+)]
 pub struct Refused {
     /// The address.
     pub addr: IpAddr,

@@ -10,8 +10,8 @@ use strait_policies::{Snapshot, json::Json};
 
 use crate::{decide::Refusal, gateway::Gateway};
 
-/// Most tools that are remembered.
-const MOST: usize = 4096;
+/// Tools beyond which those of earlier pins are looked for and forgotten.
+const MANY: usize = 4096;
 
 /// The tools that have drifted from their pins. An entry counts for as long as the pin is what it was compared with,
 /// whatever else of the policies is replaced meanwhile.
@@ -54,14 +54,15 @@ pub(super) fn look(
         state.tools.remove(&key);
         return true;
     }
-    if state.tools.len() >= MOST {
+    if state.tools.len() >= MANY {
         let pinned = |server: &ToolName, name: &str| policy.pins().tool(server.as_str(), name);
         state.tools.retain(|(server, name), old| {
             pinned(server, name).is_some_and(|pinned| pinned.digest_input() == old.pinned)
         });
     }
     let drifted = Drifted { differs: differs.clone(), pinned: pinned.digest_input() };
-    if state.tools.get(&key) != Some(&drifted) && state.tools.len() < MOST {
+    // Without a bound of its own: only pinned tools get here, and those of earlier pins were taken out.
+    if state.tools.get(&key) != Some(&drifted) {
         state.tools.insert(key, drifted);
         drop(state);
         gateway.whois.tool_drifted(run.clone(), server.clone(), name.to_owned(), differs);
