@@ -52,32 +52,50 @@ struct Server {
 }
 
 impl Server {
-    async fn start(mut command: Command) -> Self {
-        let port = std::net::TcpListener::bind((GATEWAY, 0)).unwrap().local_addr().unwrap().port();
-        let quiet = command.env("PORT", port.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
-        let child = quiet.stderr(Stdio::null()).kill_on_drop(true).spawn().expect("cargo xtask setup");
-        for _ in 0..600 {
-            if TcpStream::connect((GATEWAY, port)).await.is_ok() {
-                return Self { port, _child: child };
+    /// Another test may take the port before the server does: then it ends, and gets another.
+    async fn start(command: fn() -> Command) -> Self {
+        for _ in 0..5 {
+            let port = std::net::TcpListener::bind((GATEWAY, 0)).unwrap().local_addr().unwrap().port();
+            let mut command = command();
+            let quiet = command.env("PORT", port.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
+            let mut child =
+                quiet.stderr(Stdio::null()).kill_on_drop(true).spawn().expect("cargo xtask setup");
+            for _ in 0..600 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                if child.try_wait().unwrap().is_some() {
+                    break;
+                }
+                if TcpStream::connect((GATEWAY, port)).await.is_ok() {
+                    // Somebody listens: the server, if it is still there in a moment.
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    if child.try_wait().unwrap().is_none() {
+                        return Self { port, _child: child };
+                    }
+                }
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!("the server did not start");
     }
 
     /// `server-everything` of npm.
     async fn everything() -> Self {
-        let mut command = Command::new("node");
-        let main = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
-        command.current_dir(parts()).args([main, "streamableHttp"]);
-        Self::start(command).await
+        Self::start(|| {
+            let mut command = Command::new("node");
+            let main = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
+            command.current_dir(parts()).args([main, "streamableHttp"]);
+            command
+        })
+        .await
     }
 
     /// A server made with FastMCP of PyPI.
     async fn fast() -> Self {
-        let mut command = Command::new(parts().join("py/bin/python"));
-        command.arg(source("server.py"));
-        Self::start(command).await
+        Self::start(|| {
+            let mut command = Command::new(parts().join("py/bin/python"));
+            command.arg(source("server.py"));
+            command
+        })
+        .await
     }
 
     fn url(&self) -> String {
