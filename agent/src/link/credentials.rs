@@ -14,16 +14,16 @@ use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 use super::{Link, session::reply};
 use crate::log;
 
-/// Hand-overs that a gateway may ask for in a second: one that was taken over would have programs started and events
-/// written without end.
+/// Hand-overs, and news of changed tools, that a gateway may have in a second: one that was taken over would have programs
+/// started and events written without end.
 const MOST: usize = 50;
 
-/// How many were asked for lately.
+/// How many there were lately.
 #[derive(Debug, Default)]
 pub(super) struct Asked(VecDeque<Instant>);
 
 impl Asked {
-    /// Whether one more may be asked for now.
+    /// Whether there may be one more now.
     pub(super) fn admits(&mut self) -> bool {
         let now = Instant::now();
         while self.0.front().is_some_and(|at| now.duration_since(*at) > Duration::from_secs(1)) {
