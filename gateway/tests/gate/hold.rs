@@ -244,6 +244,13 @@ async fn a_client_that_goes_away_is_withdrawn_and_a_late_answer_executes_nothing
     drop(stream);
     let done = world.log.done_of(Kind::Request, 1).await;
     assert_eq!((done[0].code, done[0].decision), (Some(Code::ClientGone), Decision::Deny));
+    // Its records are in the spool at once, word of it comes over the link.
+    for _ in 0..500 {
+        if !world.log.withdrawn.lock().unwrap().is_empty() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
     assert_eq!(*world.log.withdrawn.lock().unwrap(), [held[0].0.call]);
     world.say(&held[0].0, granted());
     // The control: the next call is answered by the same agent, after the late answer.
