@@ -249,7 +249,7 @@ async fn a_client_that_goes_away_is_withdrawn_and_a_late_answer_executes_nothing
         if !world.log.withdrawn.lock().unwrap().is_empty() {
             break;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(*world.log.withdrawn.lock().unwrap(), [held[0].0.call]);
     world.say(&held[0].0, granted());
