@@ -13,6 +13,7 @@ pub mod exposure;
 pub mod flow;
 pub mod ids;
 pub mod message;
+pub mod model;
 pub mod names;
 pub mod record;
 pub mod redact;
