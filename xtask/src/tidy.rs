@@ -40,6 +40,7 @@ const CRATES: &[&str] = &[
     "agent/contract",
     "agent/tool",
     "gateway",
+    "gateway/model",
     "policies",
     "xtask",
     "xtask/load",
