@@ -5,3 +5,6 @@
 #![deny(unsafe_code)]
 
 pub mod api;
+pub mod estimate;
+pub mod meter;
+pub mod price;
