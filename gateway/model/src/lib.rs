@@ -6,4 +6,7 @@
 
 pub mod api;
 pub mod document;
+pub mod estimate;
+pub mod meter;
+pub mod price;
 pub mod server_tools;
