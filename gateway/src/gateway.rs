@@ -17,6 +17,7 @@ use strait_policies::Snapshot;
 use tokio::sync::watch;
 
 use crate::{
+    budget::Budgets,
     forward::dial::Dialer,
     hold::Desk,
     link::WhoIs,
@@ -65,6 +66,8 @@ impl fmt::Debug for FlowSource {
 pub struct Gateway {
     /// Live runs.
     pub runs: Runs,
+    /// Model use of agents.
+    pub budgets: Budgets,
     /// Where records go.
     pub recorder: Arc<Recorder>,
     /// The policies in force.
@@ -152,6 +155,7 @@ impl Gateway {
         let (whois, questions) = WhoIs::new(held);
         let gateway = Self {
             runs: Runs::default(),
+            budgets: Budgets::default(),
             recorder: Arc::new(recorder),
             policy: ArcSwap::from_pointee(Snapshot::empty()),
             whois,

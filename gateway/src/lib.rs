@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod budget;
 pub mod call;
 mod credential;
 pub mod decide;

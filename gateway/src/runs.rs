@@ -14,6 +14,7 @@ use strait_contract::{ids::RunId, message::Limits, run::RunInfo, token::TokenHas
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
+    budget::RunUsed,
     exposure::Exposure,
     forward::pool::Pool,
     names::Names,
@@ -35,6 +36,8 @@ pub struct Run {
     pub(crate) held_bytes: Arc<Semaphore>,
     /// Its sessions with MCP servers.
     pub(crate) mcp: Sessions,
+    /// Its use of models.
+    pub models: Arc<RunUsed>,
     connections: AtomicU32,
     /// Unix time, seconds, of the last workload token of another run that it presented and the agent was told of.
     misused: AtomicU64,
@@ -54,6 +57,7 @@ impl Run {
             pool: Pool::default(),
             held_bytes: room(),
             mcp: Sessions::default(),
+            models: Arc::default(),
             connections: AtomicU32::new(0),
             misused: AtomicU64::new(0),
             session: AtomicU64::new(0),

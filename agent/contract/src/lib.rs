@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 pub mod approval;
+pub mod budget;
 pub mod code;
 pub mod exposure;
 pub mod flow;

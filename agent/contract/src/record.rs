@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     approval::Approval,
+    budget::Charge,
     code::Code,
     ids::{RecordId, RunId},
     redact::redact_text,
@@ -151,6 +152,9 @@ pub struct Step {
     pub placeholders: Vec<ToolName>,
     /// The calling process.
     pub process: Option<Process>,
+    /// Of a model call that a budget counts: what it is held at (`decided`), what it came to (`done`). A `done` line
+    /// without one counts what was held.
+    pub charge: Option<Charge>,
     /// Status the client got.
     pub status: Option<u16>,
     /// Body bytes from the run.
@@ -185,6 +189,7 @@ impl Step {
             approval: None,
             placeholders: Vec::new(),
             process: None,
+            charge: None,
             status: None,
             bytes_out: None,
             bytes_in: None,
@@ -206,6 +211,8 @@ pub enum ToolKind {
     Web,
     /// An MCP server.
     Mcp,
+    /// A provider of models.
+    Model,
 }
 
 impl ToolKind {
@@ -215,6 +222,7 @@ impl ToolKind {
             Self::Http => "http",
             Self::Web => "web",
             Self::Mcp => "mcp",
+            Self::Model => "model",
         }
     }
 }

@@ -7,6 +7,8 @@ use serde_json::ser::Formatter;
 use sha2::{Digest, Sha256};
 use strait_contract::{
     approval::Approval,
+    budget::{Amount, Charge, Day},
+    model::Usd,
     record::{
         Activity, Body, Decision, Destination, Dns, Event, Kind, Phase, Record, Request, Source, Step,
         ToolKind, Traffic,
@@ -287,6 +289,8 @@ struct TraceLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<ProcessLine<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    charge: Option<ChargeLine>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_out: Option<u64>,
@@ -377,6 +381,26 @@ impl<'a> ApprovalLine<'a> {
     fn of(approval: &'a Approval) -> Self {
         let Approval { id, by, outcome, waited_ms } = approval;
         Self { id: id.as_str(), by: by.as_deref(), outcome: outcome.as_str(), waited_ms: *waited_ms }
+    }
+}
+
+/// What a call is held or spent at, as a line has it.
+#[derive(Debug, PartialEq, Serialize, serde::Deserialize)]
+pub(super) struct ChargeLine {
+    day: u32,
+    calls: u64,
+    tokens: u64,
+    usd: f64,
+}
+
+impl ChargeLine {
+    pub(super) fn of(Charge { day, amount: Amount { calls, tokens, usd } }: Charge) -> Self {
+        Self { day: day.0, calls, tokens, usd: usd.dollars() }
+    }
+
+    pub(super) fn charge(&self) -> Charge {
+        let usd = Usd::from_dollars(self.usd).unwrap_or_default();
+        Charge { day: Day(self.day), amount: Amount { calls: self.calls, tokens: self.tokens, usd } }
     }
 }
 
@@ -527,6 +551,7 @@ impl<'a> TraceLine<'a> {
             approval: step.approval.as_ref().map(ApprovalLine::of),
             placeholders: &step.placeholders,
             process: step.process.as_ref().map(ProcessLine::new),
+            charge: step.charge.map(ChargeLine::of),
             status: step.status,
             bytes_out: step.bytes_out,
             bytes_in: step.bytes_in,
@@ -566,7 +591,9 @@ pub(super) fn kind(kind: Kind) -> &'static str {
 
 /// The kind of tool that the log spells so.
 pub(super) fn tool_kind_named(text: &str) -> Option<ToolKind> {
-    [ToolKind::Http, ToolKind::Web, ToolKind::Mcp].into_iter().find(|kind| kind.as_str() == text)
+    [ToolKind::Http, ToolKind::Web, ToolKind::Mcp, ToolKind::Model]
+        .into_iter()
+        .find(|kind| kind.as_str() == text)
 }
 
 /// The kind that the log spells so.
