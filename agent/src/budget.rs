@@ -2,7 +2,7 @@
 //! into the log, with the arithmetic that the gateway uses too ([`strait_contract::budget`]).
 //!
 //! The log is the truth. The ledger is kept beside it so that nothing has to be read again: a snapshot says how far each
-//! chain had been counted ([`snapshot`]), and an agent that starts counts what was written since ([`replay`]).
+//! chain had been counted (`snapshot`), and an agent that starts counts what was written since (`replay`).
 //!
 //! Architecture invariant: nothing is counted that isn't in the log, and nothing twice.
 
