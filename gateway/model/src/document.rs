@@ -121,7 +121,8 @@ impl Document {
                 return Err(DocumentError::Duplicate(member.name.clone()));
             }
             let known = KNOWN.iter().find(|known| same_spelling(known, &member.name));
-            if let Some(known) = known.filter(|known| **known != member.name && snake_case(known) != member.name)
+            if let Some(known) =
+                known.filter(|known| **known != member.name && snake_case(known) != member.name)
             {
                 return Err(DocumentError::Spelling { found: member.name.clone(), known });
             }
@@ -219,9 +220,9 @@ impl Document {
     fn generation_limit(&self) -> Result<Option<u64>, DocumentError> {
         let config = self.get("generationConfig").or_else(|| self.get("generation_config"));
         let Some(config) = config.filter(|text| *text != "null") else { return Ok(None) };
-        let found = members(config)?.into_iter().find(|member| {
-            matches!(member.name.as_str(), "maxOutputTokens" | "max_output_tokens")
-        });
+        let found = members(config)?
+            .into_iter()
+            .find(|member| matches!(member.name.as_str(), "maxOutputTokens" | "max_output_tokens"));
         let text = found.and_then(|member| config.get(member.value));
         text.map_or(Ok(None), |text| {
             serde_json::from_str(text).map_err(|_| DocumentError::WrongType {
@@ -272,8 +273,7 @@ impl Document {
         wanted: &'static str,
     ) -> Result<Option<T>, DocumentError> {
         let Some(text) = self.get(name) else { return Ok(None) };
-        serde_json::from_str(text)
-            .map_err(|_| DocumentError::WrongType { member: name.to_owned(), wanted })
+        serde_json::from_str(text).map_err(|_| DocumentError::WrongType { member: name.to_owned(), wanted })
     }
 }
 

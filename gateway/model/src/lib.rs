@@ -6,3 +6,4 @@
 
 pub mod api;
 pub mod document;
+pub mod server_tools;

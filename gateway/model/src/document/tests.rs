@@ -39,12 +39,16 @@ fn what_isnt_one_json_object_is_refused() {
 #[test]
 fn an_edit_leaves_every_other_byte() {
     // Case 77: big integers, odd escapes, order, spacing.
-    let text = "{ \"n\" : 123456789012345678901234567890 ,\"model\"\t:\"a\", \"s\":\"\\u00e9\\/\" , \"f\":1.0 }";
+    let text =
+        "{ \"n\" : 123456789012345678901234567890 ,\"model\"\t:\"a\", \"s\":\"\\u00e9\\/\" , \"f\":1.0 }";
     let mut document = read(text).unwrap();
     document.set("model", "\"b\"").unwrap();
     assert_eq!(document.as_str(), text.replace("\"a\"", "\"b\""));
     document.remove("s").unwrap();
-    assert_eq!(document.as_str(), "{ \"n\" : 123456789012345678901234567890 ,\"model\"\t:\"b\" , \"f\":1.0 }");
+    assert_eq!(
+        document.as_str(),
+        "{ \"n\" : 123456789012345678901234567890 ,\"model\"\t:\"b\" , \"f\":1.0 }"
+    );
     document.set("stream_options", "{\"include_usage\":true}").unwrap();
     assert_eq!(document.flag("stream").unwrap(), None);
     assert!(document.as_str().ends_with("\"f\":1.0,\"stream_options\":{\"include_usage\":true} }"));
