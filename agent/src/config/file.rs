@@ -18,6 +18,7 @@ use super::{
     AgentConfig, Config, ConfigError, LogConfig, Network, Reference,
     approvals::ApprovalsTable,
     expose::{ExposeTable, Known},
+    provider::ProviderTable,
     tool::{CredentialTable, Source, ToolTable},
     value::{Cidr, HostName, Hosts, ProxyAddress, ResolverValue, Variable},
 };
@@ -34,6 +35,7 @@ struct File {
     agents: BTreeMap<AgentName, AgentTable>,
     tools: BTreeMap<String, ToolTable>,
     credentials: BTreeMap<String, CredentialTable>,
+    providers: BTreeMap<String, ProviderTable>,
     approvals: ApprovalsTable,
 }
 
@@ -96,12 +98,13 @@ struct AgentTable {
     addresses: Vec<Cidr>,
     selectable: bool,
     tools: Option<Vec<ToolName>>,
+    models: Option<Vec<String>>,
     expose: BTreeMap<Variable, ExposeTable>,
 }
 
 /// From text to config.
 pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let File { instance, network, hosts, limits, log, agents, approvals, tools, credentials } =
+    let File { instance, network, hosts, limits, log, agents, approvals, tools, credentials, providers } =
         toml::from_str(text).map_err(|error| ConfigError::Text {
             path: path.to_owned(),
             message: error.to_string().trim_end().to_owned(),
@@ -129,6 +132,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         );
         return Err(conflict(path, message));
     }
+    let providers = source.providers(providers, &credentials, &agents, passthrough)?;
     let config = Config {
         path: None,
         instance: instance.into_instance(pool, path)?,
@@ -138,6 +142,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         approvals: approvals.into_config(path)?,
         agents,
         tools,
+        providers,
         credentials,
     };
     Ok(config)
@@ -320,7 +325,7 @@ impl LogTable {
 
 impl AgentTable {
     fn into_config(self, name: &AgentName, known: &Known<'_>) -> Result<AgentConfig, ConfigError> {
-        let Self { version, labels, env, pass_env, addresses, selectable, tools, expose } = self;
+        let Self { version, labels, env, pass_env, addresses, selectable, tools, models, expose } = self;
         let env = env.into_iter().map(|(Variable(name), value)| (name, value)).collect();
         Ok(AgentConfig {
             version: version.unwrap_or_else(|| AgentConfig::unnamed().version),
@@ -331,6 +336,7 @@ impl AgentTable {
             addresses: addresses.into_iter().map(|Cidr(range)| -> Range { range }).collect(),
             selectable,
             tools,
+            models,
         })
     }
 }

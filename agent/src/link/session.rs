@@ -186,6 +186,7 @@ async fn greet(socket: &Socket, peer: Peer, link: &Link) -> Result<Greeted, Ende
         let number = state.connections;
         let mut queue = vec![Packet::new(&ToGateway::Setup(Box::new(setup)), listeners)?];
         queue.push(link.tools()?);
+        queue.push(link.providers()?);
         queue.extend(state.policy.as_ref().map(super::Policy::packet).transpose()?);
         for run in state.runs.values() {
             let message = ToGateway::RunStarted(run.info.clone());

@@ -5,3 +5,5 @@
 #![deny(unsafe_code)]
 
 pub mod api;
+pub mod endpoint;
+pub mod refusal;
