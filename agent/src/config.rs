@@ -8,6 +8,7 @@ mod budget;
 mod credential;
 mod expose;
 mod file;
+mod provider;
 mod tool;
 mod value;
 
@@ -24,6 +25,7 @@ use strait_contract::{
     budget::Budget,
     ids::AgentName,
     message::{Intermediate, Limits, Resolver, Secret, Setup, UpstreamProxy},
+    provider::Providers,
     run::Range,
     tool::{Placement, ToolName, Tools},
 };
@@ -53,6 +55,8 @@ pub struct Config {
     pub agents: BTreeMap<AgentName, AgentConfig>,
     /// Tools, as the gateway is told of them.
     pub tools: Tools,
+    /// Providers of models, as the gateway is told of them.
+    pub providers: Providers,
     /// Credentials by name, unresolved.
     pub credentials: BTreeMap<ToolName, Credential>,
     /// How people are asked.
@@ -64,8 +68,10 @@ pub struct Config {
 pub struct Credential {
     /// Where its value comes from.
     pub from: Reference,
-    /// Where it goes in a request.
+    /// Where it goes in a request: as `send` says, or as a bearer token.
     pub send: Placement,
+    /// Whether `send` says it: a provider of models has a place of its own for it else.
+    pub placed: bool,
     /// How long the gateway may keep it, seconds.
     pub ttl_seconds: u32,
 }
@@ -141,6 +147,8 @@ pub struct AgentConfig {
     pub selectable: bool,
     /// Tools that its runs may address; `None`: all, as far as policy permits.
     pub tools: Option<Vec<ToolName>>,
+    /// Models that its runs may ask for, as `provider/model` patterns; `None`: all.
+    pub models: Option<Vec<String>>,
     /// Credentials that its runs are shown, by variable.
     pub expose: Vec<Expose>,
     /// What its runs may use of models.

@@ -257,7 +257,8 @@ fn link(
 ) -> anyhow::Result<Link> {
     let root = cgroup::v2_root()?.context("this host has no cgroup v2 mount: see `strait doctor`")?;
     let authority = Arc::clone(authority);
-    let (tools, credentials, budgets) = (configs.clone(), configs.clone(), configs.clone());
+    let (tools, providers) = (configs.clone(), configs.clone());
+    let (credentials, budgets) = (configs.clone(), configs.clone());
     let setup = move || {
         let ca = authority.intermediate().map_err(|error| error.to_string())?;
         Ok(configs.borrow().setup(ca))
@@ -276,6 +277,7 @@ fn link(
         setup: Box::new(setup),
         tools: Box::new(move || tools.borrow().tools.clone()),
         budgets: Box::new(move || budgets.borrow().budgets()),
+        providers: Box::new(move || providers.borrow().providers.clone()),
         credential: Box::new(move |name| {
             let config = Arc::clone(&credentials.borrow());
             config.credential(name)

@@ -34,6 +34,7 @@ use strait_contract::{
     message::{PolicyFile, Secret, Setup, ToGateway},
     names,
     record::Unrecorded,
+    provider::Providers,
     run::RunInfo,
     seqpacket::{self, LinkError},
     tool::{ToolName, Tools},
@@ -74,6 +75,8 @@ pub struct Parts {
     pub tools: Box<dyn Fn() -> Tools + Send + Sync>,
     /// Budgets as configured now.
     pub budgets: Box<dyn Fn() -> BTreeMap<AgentName, Budget> + Send + Sync>,
+    /// The providers of models as configured now.
+    pub providers: Box<dyn Fn() -> Providers + Send + Sync>,
     /// A credential's value now, or why there is none. May block.
     pub credential: Box<Resolve>,
     /// Synthetic names a run may have ([`strait_contract::message::Limits::names_per_run`]).
@@ -275,13 +278,15 @@ impl Link {
         Ok(())
     }
 
-    /// Tells a connected gateway of the tools as configured now.
+    /// Tells a connected gateway of the tools and providers as configured now.
     ///
     /// # Errors
     /// [`ServeError::Message`] if they don't fit a packet, which a checked config rules out.
     pub fn set_tools(&self) -> Result<(), ServeError> {
-        let packet = self.tools()?;
-        self.state().send(packet);
+        let (tools, providers) = (self.tools()?, self.providers()?);
+        let state = self.state();
+        state.send(tools);
+        state.send(providers);
         Ok(())
     }
 
@@ -324,6 +329,10 @@ impl Link {
 
     fn tools(&self) -> Result<Packet, LinkError> {
         Packet::new(&ToGateway::Tools(Box::new((self.0.parts.tools)())), Vec::new())
+    }
+
+    fn providers(&self) -> Result<Packet, LinkError> {
+        Packet::new(&ToGateway::Providers(Box::new((self.0.parts.providers)())), Vec::new())
     }
 
     /// Tells the gateway that a run is over: it closes the run's connections and writes their last records, for

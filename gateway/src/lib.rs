@@ -21,6 +21,7 @@ mod mask;
 pub mod names;
 mod pipeline;
 pub mod protocol;
+pub mod providers;
 pub mod record;
 pub mod refuse;
 pub mod runs;

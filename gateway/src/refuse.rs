@@ -16,6 +16,7 @@ pub fn status(code: Code) -> StatusCode {
     match code {
         Code::MalformedRequest | Code::UnknownProtocol => StatusCode::BAD_REQUEST,
         Code::NameMismatch => StatusCode::MISDIRECTED_REQUEST,
+        Code::UpgradeRefused => StatusCode::UPGRADE_REQUIRED,
         Code::LimitExceeded | Code::BudgetExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::TokenMissing | Code::TokenUnknown => StatusCode::UNAUTHORIZED,
         Code::NotFound | Code::ToolUnknown => StatusCode::NOT_FOUND,

@@ -18,7 +18,10 @@ use crate::{
     exposure::Exposure,
     forward::pool::Pool,
     names::Names,
-    protocol::{http::body::room, mcp::session::Sessions},
+    protocol::{
+        http::body::{model_room, room},
+        mcp::session::Sessions,
+    },
 };
 
 /// A live run, shared by all of its connections.
@@ -34,6 +37,8 @@ pub struct Run {
     pub(crate) exposure: Option<Arc<Exposure>>,
     /// Room for the bodies of its held calls.
     pub(crate) held_bytes: Arc<Semaphore>,
+    /// Room for the bodies of its model calls.
+    pub(crate) model_bytes: Arc<Semaphore>,
     /// Its sessions with MCP servers.
     pub(crate) mcp: Sessions,
     /// Its use of models.
@@ -56,6 +61,7 @@ impl Run {
             names,
             pool: Pool::default(),
             held_bytes: room(),
+            model_bytes: model_room(),
             mcp: Sessions::default(),
             models: Arc::default(),
             connections: AtomicU32::new(0),

@@ -16,6 +16,7 @@ pub mod ids;
 pub mod message;
 pub mod model;
 pub mod names;
+pub mod provider;
 pub mod record;
 pub mod redact;
 pub mod run;

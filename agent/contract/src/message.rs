@@ -10,6 +10,7 @@ use crate::{
     approval::{Answer, Held},
     budget::{AgentUse, Budget, RunUse},
     ids::{AgentName, RecordId, RunId},
+    provider::Providers,
     record::{Record, Unrecorded},
     run::{Process, RunInfo},
     tool::{ToolName, Tools},
@@ -111,6 +112,8 @@ pub enum ToGateway {
     AgentUse(AgentUse),
     /// What a live run has used; comes on each connection, after the run was announced, if that is anything.
     RunUse(RunUse),
+    /// The providers of models from now on; as [`ToGateway::Tools`].
+    Providers(Box<Providers>),
     /// Answer to [`ToAgent::Credential`]: the value, or why there is none, in words that show nothing of it.
     Credential { ticket: u64, value: Result<Secret, String> },
     /// Answer to [`ToAgent::Held`].

@@ -19,6 +19,7 @@ use super::{
     approvals::ApprovalsTable,
     budget::{self, BudgetTable},
     expose::{ExposeTable, Known},
+    provider::ProviderTable,
     tool::{CredentialTable, Source, ToolTable},
     value::{Cidr, HostName, Hosts, ProxyAddress, ResolverValue, Variable},
 };
@@ -35,6 +36,7 @@ struct File {
     agents: BTreeMap<AgentName, AgentTable>,
     tools: BTreeMap<String, ToolTable>,
     credentials: BTreeMap<String, CredentialTable>,
+    providers: BTreeMap<String, ProviderTable>,
     approvals: ApprovalsTable,
 }
 
@@ -97,13 +99,14 @@ struct AgentTable {
     addresses: Vec<Cidr>,
     selectable: bool,
     tools: Option<Vec<ToolName>>,
+    models: Option<Vec<String>>,
     expose: BTreeMap<Variable, ExposeTable>,
     budget: BudgetTable,
 }
 
 /// From text to config.
 pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let File { instance, network, hosts, limits, log, agents, approvals, tools, credentials } =
+    let File { instance, network, hosts, limits, log, agents, approvals, tools, credentials, providers } =
         toml::from_str(text).map_err(|error| ConfigError::Text {
             path: path.to_owned(),
             message: error.to_string().trim_end().to_owned(),
@@ -136,6 +139,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         );
         return Err(conflict(path, message));
     }
+    let providers = source.providers(providers, &credentials, &agents, passthrough)?;
     let config = Config {
         path: None,
         instance: instance.into_instance(pool, path)?,
@@ -145,6 +149,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         approvals: approvals.into_config(path)?,
         agents,
         tools,
+        providers,
         credentials,
     };
     Ok(config)
@@ -327,7 +332,7 @@ impl LogTable {
 
 impl AgentTable {
     fn into_config(self, name: &AgentName, known: &Known<'_>) -> Result<AgentConfig, ConfigError> {
-        let Self { version, labels, env, pass_env, addresses, selectable, tools, expose, budget } = self;
+        let Self { version, labels, env, pass_env, addresses, selectable, tools, models, expose, budget } = self;
         let env = env.into_iter().map(|(Variable(name), value)| (name, value)).collect();
         Ok(AgentConfig {
             version: version.unwrap_or_else(|| AgentConfig::unnamed().version),
@@ -339,6 +344,7 @@ impl AgentTable {
             selectable,
             tools,
             budget: budget.into_budget(name, known.path)?,
+            models,
         })
     }
 }

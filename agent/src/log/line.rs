@@ -18,6 +18,10 @@ use strait_contract::{
     tool::ToolName,
 };
 
+mod model;
+
+use model::{ModelLine, TokensLine};
+
 /// A SHA-256.
 pub(super) type Hash = [u8; 32];
 
@@ -89,6 +93,7 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
                     .into_iter()
                     .all(|text| text.as_deref().is_none_or(&mut fits))
                 && approved_by(step.approval.as_ref()).is_none_or(&mut fits)
+                && step.model.as_deref().is_none_or(|step| model::is_acceptable(step, &mut fits))
                 && step.process.as_ref().is_none_or(|process| {
                     fits(&process.comm)
                         && process.exe.as_deref().is_none_or(&mut fits)
@@ -290,6 +295,12 @@ struct TraceLine<'a> {
     process: Option<ProcessLine<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     charge: Option<ChargeLine>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<ModelLine<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<TokensLine<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost_usd: Option<Option<f64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -538,7 +549,7 @@ impl<'a> TraceLine<'a> {
         Self {
             step: record.id,
             parent: step.parent,
-            step_type: "tool",
+            step_type: if step.model.is_some() { "model" } else { "tool" },
             tool: &step.tool,
             kind: step.kind.as_str(),
             target: &step.target,
@@ -552,6 +563,13 @@ impl<'a> TraceLine<'a> {
             placeholders: &step.placeholders,
             process: step.process.as_ref().map(ProcessLine::new),
             charge: step.charge.map(ChargeLine::of),
+            model: step.model.as_deref().map(ModelLine::of),
+            tokens: step.model.as_ref().and_then(|model| model.tokens.as_ref()).map(TokensLine::of),
+            cost_usd: step
+                .model
+                .as_ref()
+                .filter(|model| model.tokens.is_some())
+                .map(|model| model.cost.map(Usd::dollars)),
             status: step.status,
             bytes_out: step.bytes_out,
             bytes_in: step.bytes_in,

@@ -7,3 +7,5 @@
 pub mod api;
 pub mod document;
 pub mod server_tools;
+pub mod endpoint;
+pub mod refusal;

@@ -340,6 +340,7 @@ impl Link {
                 }
             }
             ToGateway::Tools(tools) => self.gateway.set_tools(*tools)?,
+            ToGateway::Providers(told) => self.gateway.set_providers(*told)?,
             ToGateway::Credential { ticket, value } => {
                 if let Some(Asked::Credential(answer)) = session.asked.remove(&ticket) {
                     let _ = answer.send(value);
