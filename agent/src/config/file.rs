@@ -332,7 +332,8 @@ impl LogTable {
 
 impl AgentTable {
     fn into_config(self, name: &AgentName, known: &Known<'_>) -> Result<AgentConfig, ConfigError> {
-        let Self { version, labels, env, pass_env, addresses, selectable, tools, models, expose, budget } = self;
+        let Self { version, labels, env, pass_env, addresses, selectable, tools, models, expose, budget } =
+            self;
         let env = env.into_iter().map(|(Variable(name), value)| (name, value)).collect();
         Ok(AgentConfig {
             version: version.unwrap_or_else(|| AgentConfig::unnamed().version),

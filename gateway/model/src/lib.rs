@@ -6,6 +6,9 @@
 
 pub mod api;
 pub mod document;
-pub mod server_tools;
 pub mod endpoint;
+pub mod estimate;
+pub mod meter;
+pub mod price;
 pub mod refusal;
+pub mod server_tools;
