@@ -4,6 +4,7 @@
 //! `env:`), never values. With no file at all the defaults hold: an instance that refuses everything.
 
 mod approvals;
+mod budget;
 mod credential;
 mod expose;
 mod file;
@@ -21,6 +22,7 @@ use std::{
 
 use serde::Deserialize;
 use strait_contract::{
+    budget::Budget,
     ids::AgentName,
     message::{Intermediate, Limits, Resolver, Secret, Setup, UpstreamProxy},
     provider::Providers,
@@ -149,6 +151,8 @@ pub struct AgentConfig {
     pub models: Option<Vec<String>>,
     /// Credentials that its runs are shown, by variable.
     pub expose: Vec<Expose>,
+    /// What its runs may use of models.
+    pub budget: Budget,
 }
 
 /// Why a config was refused.
@@ -221,6 +225,12 @@ impl Config {
     /// An agent's config; one that isn't configured has the defaults.
     pub fn agent(&self, name: &AgentName) -> AgentConfig {
         self.agents.get(name).cloned().unwrap_or_else(AgentConfig::unnamed)
+    }
+
+    /// Budgets of the agents that have one.
+    pub fn budgets(&self) -> BTreeMap<AgentName, Budget> {
+        let budgets = self.agents.iter().map(|(name, agent)| (name.clone(), agent.budget));
+        budgets.filter(|(_, budget)| !budget.is_empty()).collect()
     }
 
     /// A credential's value now. Blocks, as long as a program may take.

@@ -57,12 +57,9 @@ impl fmt::Display for Usd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, rest) = (self.0 / Self::DOLLAR, self.0 % Self::DOLLAR);
         let digits = format!("{rest:09}");
-        let cents = if whole > 0 {
-            digits.get(..2)
-        } else {
-            digits.trim_end_matches('0').get(..).filter(|d| d.len() > 2)
-        };
-        write!(f, "${whole}.{}", cents.or(digits.get(..2)).unwrap_or_default())
+        let needed = digits.trim_end_matches('0').len();
+        let shown = if whole > 0 { 2 } else { needed.max(2) };
+        write!(f, "${whole}.{}", digits.get(..shown).unwrap_or_default())
     }
 }
 
@@ -86,6 +83,7 @@ mod tests {
         for bad in [-0.1, f64::NAN, f64::INFINITY, 1e30] {
             assert_eq!(Usd::from_dollars(bad), None, "{bad}");
         }
-        assert_eq!(Usd::from_dollars(9_000_000.123_456_789), Some(Usd(9_000_000_123_456_789)));
+        let most = Usd(9_000_000_123_456_789);
+        assert_eq!(Usd::from_dollars(most.dollars()), Some(most));
     }
 }

@@ -17,6 +17,7 @@ use strait_contract::{
 use super::{
     AgentConfig, Config, ConfigError, LogConfig, Network, Reference,
     approvals::ApprovalsTable,
+    budget::{self, BudgetTable},
     expose::{ExposeTable, Known},
     provider::ProviderTable,
     tool::{CredentialTable, Source, ToolTable},
@@ -100,6 +101,7 @@ struct AgentTable {
     tools: Option<Vec<ToolName>>,
     models: Option<Vec<String>>,
     expose: BTreeMap<Variable, ExposeTable>,
+    budget: BudgetTable,
 }
 
 /// From text to config.
@@ -120,6 +122,11 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         Ok((name, config))
     });
     let agents = agents.collect::<Result<BTreeMap<_, _>, ConfigError>>()?;
+    let budgets = agents.values().filter(|agent| !agent.budget.is_empty()).count();
+    if budgets > budget::MOST {
+        let message = format!("{budgets} agents have a `budget`: at most {} can", budget::MOST);
+        return Err(conflict(path, message));
+    }
     let tools = source.tools(tools, &credentials, &agents)?;
     if network.resolver == Resolver::Proxy
         && let Some(web) = tools.tools.iter().find(|tool| tool.kind == Kind::Web)
@@ -325,7 +332,8 @@ impl LogTable {
 
 impl AgentTable {
     fn into_config(self, name: &AgentName, known: &Known<'_>) -> Result<AgentConfig, ConfigError> {
-        let Self { version, labels, env, pass_env, addresses, selectable, tools, models, expose } = self;
+        let Self { version, labels, env, pass_env, addresses, selectable, tools, models, expose, budget } =
+            self;
         let env = env.into_iter().map(|(Variable(name), value)| (name, value)).collect();
         Ok(AgentConfig {
             version: version.unwrap_or_else(|| AgentConfig::unnamed().version),
@@ -337,6 +345,7 @@ impl AgentTable {
             selectable,
             tools,
             models,
+            budget: budget.into_budget(name, known.path)?,
         })
     }
 }

@@ -397,7 +397,7 @@ impl<'a> ApprovalLine<'a> {
 
 /// What a call is held or spent at, as a line has it.
 #[derive(Debug, PartialEq, Serialize, serde::Deserialize)]
-pub(super) struct ChargeLine {
+pub(crate) struct ChargeLine {
     day: u32,
     calls: u64,
     tokens: u64,
@@ -405,11 +405,11 @@ pub(super) struct ChargeLine {
 }
 
 impl ChargeLine {
-    pub(super) fn of(Charge { day, amount: Amount { calls, tokens, usd } }: Charge) -> Self {
+    fn of(Charge { day, amount: Amount { calls, tokens, usd } }: Charge) -> Self {
         Self { day: day.0, calls, tokens, usd: usd.dollars() }
     }
 
-    pub(super) fn charge(&self) -> Charge {
+    pub(crate) fn charge(&self) -> Charge {
         let usd = Usd::from_dollars(self.usd).unwrap_or_default();
         Charge { day: Day(self.day), amount: Amount { calls: self.calls, tokens: self.tokens, usd } }
     }

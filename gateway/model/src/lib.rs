@@ -5,5 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod api;
+pub mod document;
 pub mod endpoint;
 pub mod refusal;
+pub mod server_tools;
