@@ -7,5 +7,8 @@
 pub mod api;
 pub mod document;
 pub mod endpoint;
+pub mod estimate;
+pub mod meter;
+pub mod price;
 pub mod refusal;
 pub mod server_tools;
