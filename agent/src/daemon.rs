@@ -276,8 +276,8 @@ fn link(
         listeners,
         setup: Box::new(setup),
         tools: Box::new(move || tools.borrow().tools.clone()),
-        budgets: Box::new(move || budgets.borrow().budgets()),
         providers: Box::new(move || providers.borrow().providers.clone()),
+        budgets: Box::new(move || budgets.borrow().budgets()),
         credential: Box::new(move |name| {
             let config = Arc::clone(&credentials.borrow());
             config.credential(name)

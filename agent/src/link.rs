@@ -73,10 +73,10 @@ pub struct Parts {
     pub setup: Box<dyn Fn() -> Result<Setup, String> + Send + Sync>,
     /// The tools as configured now.
     pub tools: Box<dyn Fn() -> Tools + Send + Sync>,
-    /// Budgets as configured now.
-    pub budgets: Box<dyn Fn() -> BTreeMap<AgentName, Budget> + Send + Sync>,
     /// The providers of models as configured now.
     pub providers: Box<dyn Fn() -> Providers + Send + Sync>,
+    /// Budgets as configured now.
+    pub budgets: Box<dyn Fn() -> BTreeMap<AgentName, Budget> + Send + Sync>,
     /// A credential's value now, or why there is none. May block.
     pub credential: Box<Resolve>,
     /// Synthetic names a run may have ([`strait_contract::message::Limits::names_per_run`]).

@@ -344,8 +344,8 @@ impl AgentTable {
             addresses: addresses.into_iter().map(|Cidr(range)| -> Range { range }).collect(),
             selectable,
             tools,
-            budget: budget.into_budget(name, known.path)?,
             models,
+            budget: budget.into_budget(name, known.path)?,
         })
     }
 }

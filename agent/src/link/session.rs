@@ -198,8 +198,8 @@ async fn greet(socket: &Socket, peer: Peer, link: &Link) -> Result<Greeted, Ende
         let number = state.connections;
         let mut queue = vec![Packet::new(&ToGateway::Setup(Box::new(setup)), listeners)?];
         queue.push(link.tools()?);
-        queue.push(link.budgets()?);
         queue.push(link.providers()?);
+        queue.push(link.budgets()?);
         queue.extend(state.policy.as_ref().map(super::Policy::packet).transpose()?);
         for run in state.runs.values() {
             let message = ToGateway::RunStarted(run.info.clone());

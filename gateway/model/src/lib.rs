@@ -11,4 +11,6 @@ pub mod estimate;
 pub mod meter;
 pub mod price;
 pub mod refusal;
+pub mod route;
 pub mod server_tools;
+pub mod translate;
