@@ -1,6 +1,7 @@
 //! The `strait` command: thin verbs over the agent's sockets and files.
 
 pub mod approvals;
+pub mod budget;
 pub mod check;
 pub mod completions;
 pub mod doctor;
@@ -72,6 +73,8 @@ enum Command {
     Log(log::Args),
     /// Show the steps of a run: calls of tools, decided and done
     Trace(trace::Args),
+    /// Show what agents and runs have used of models, and of their budgets
+    Budget(budget::Args),
     /// Print counts for Prometheus
     Metrics(metrics::Args),
     /// Try to leak, and check every wall
@@ -131,6 +134,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reload(args) => reload::run(&args, &instance),
         Command::Log(args) => log::run(args, &instance),
         Command::Trace(args) => trace::run(&args, &instance),
+        Command::Budget(args) => budget::run(&args, &instance),
         Command::Metrics(args) => metrics::run(&args, &instance),
         Command::Doctor(args) => doctor::run(&args, &instance),
         Command::Tool(args) => tool::run(&args, &instance),

@@ -4,9 +4,11 @@
 //! `env:`), never values. With no file at all the defaults hold: an instance that refuses everything.
 
 mod approvals;
+mod budget;
 mod credential;
 mod expose;
 mod file;
+mod provider;
 mod tool;
 mod value;
 
@@ -20,8 +22,10 @@ use std::{
 
 use serde::Deserialize;
 use strait_contract::{
+    budget::Budget,
     ids::AgentName,
     message::{Intermediate, Limits, Resolver, Secret, Setup, UpstreamProxy},
+    provider::Providers,
     run::Range,
     tool::{Placement, ToolName, Tools},
 };
@@ -51,6 +55,8 @@ pub struct Config {
     pub agents: BTreeMap<AgentName, AgentConfig>,
     /// Tools, as the gateway is told of them.
     pub tools: Tools,
+    /// Providers of models, as the gateway is told of them.
+    pub providers: Providers,
     /// Credentials by name, unresolved.
     pub credentials: BTreeMap<ToolName, Credential>,
     /// How people are asked.
@@ -62,8 +68,10 @@ pub struct Config {
 pub struct Credential {
     /// Where its value comes from.
     pub from: Reference,
-    /// Where it goes in a request.
+    /// Where it goes in a request: as `send` says, or as a bearer token.
     pub send: Placement,
+    /// Whether `send` says it: a provider of models has a place of its own for it else.
+    pub placed: bool,
     /// How long the gateway may keep it, seconds.
     pub ttl_seconds: u32,
 }
@@ -139,8 +147,12 @@ pub struct AgentConfig {
     pub selectable: bool,
     /// Tools that its runs may address; `None`: all, as far as policy permits.
     pub tools: Option<Vec<ToolName>>,
+    /// Models that its runs may ask for, as `provider/model` patterns; `None`: all.
+    pub models: Option<Vec<String>>,
     /// Credentials that its runs are shown, by variable.
     pub expose: Vec<Expose>,
+    /// What its runs may use of models.
+    pub budget: Budget,
 }
 
 /// Why a config was refused.
@@ -213,6 +225,12 @@ impl Config {
     /// An agent's config; one that isn't configured has the defaults.
     pub fn agent(&self, name: &AgentName) -> AgentConfig {
         self.agents.get(name).cloned().unwrap_or_else(AgentConfig::unnamed)
+    }
+
+    /// Budgets of the agents that have one.
+    pub fn budgets(&self) -> BTreeMap<AgentName, Budget> {
+        let budgets = self.agents.iter().map(|(name, agent)| (name.clone(), agent.budget));
+        budgets.filter(|(_, budget)| !budget.is_empty()).collect()
     }
 
     /// A credential's value now. Blocks, as long as a program may take.

@@ -139,11 +139,13 @@ async fn open_up(
     let live: Vec<RunId> = runs.list().iter().map(|run| run.id().clone()).collect();
     gate.collect_garbage(&live).context("removing what ended runs left")?;
     reloader.first(checking).await;
+    link.set_budgets().await.context("putting budgets in force")?;
     link.open();
     watch::listening(&link).await;
     let origin = gate.origin();
     tasks.spawn(watch::sweep_flows(Arc::clone(&gate), link.gateway()));
-    tasks.spawn(watch::enforce(Arc::clone(&runs), gate, log));
+    tasks.spawn(watch::enforce(Arc::clone(&runs), gate, log.clone()));
+    tasks.spawn(watch::keep_ledger(log));
 
     let (asked, wishes) = mpsc::channel(4);
     let launcher = launch::server::listen(&instance.launch_socket()).context("opening launch.sock")?;
@@ -255,7 +257,8 @@ fn link(
 ) -> anyhow::Result<Link> {
     let root = cgroup::v2_root()?.context("this host has no cgroup v2 mount: see `strait doctor`")?;
     let authority = Arc::clone(authority);
-    let (tools, credentials) = (configs.clone(), configs.clone());
+    let (tools, providers) = (configs.clone(), configs.clone());
+    let (credentials, budgets) = (configs.clone(), configs.clone());
     let setup = move || {
         let ca = authority.intermediate().map_err(|error| error.to_string())?;
         Ok(configs.borrow().setup(ca))
@@ -273,6 +276,8 @@ fn link(
         listeners,
         setup: Box::new(setup),
         tools: Box::new(move || tools.borrow().tools.clone()),
+        providers: Box::new(move || providers.borrow().providers.clone()),
+        budgets: Box::new(move || budgets.borrow().budgets()),
         credential: Box::new(move |name| {
             let config = Arc::clone(&credentials.borrow());
             config.credential(name)

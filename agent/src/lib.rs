@@ -8,6 +8,7 @@
 pub mod activity;
 pub mod approval;
 pub mod authority;
+pub mod budget;
 pub mod child;
 pub mod cli;
 pub mod config;

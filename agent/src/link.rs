@@ -29,9 +29,12 @@ use std::{
 };
 
 use strait_contract::{
-    ids::RunId,
+    budget::Budget,
+    ids::{AgentName, RunId},
     message::{PolicyFile, Secret, Setup, ToGateway},
     names,
+    provider::Providers,
+    record::Unrecorded,
     run::RunInfo,
     seqpacket::{self, LinkError},
     tool::{ToolName, Tools},
@@ -70,6 +73,10 @@ pub struct Parts {
     pub setup: Box<dyn Fn() -> Result<Setup, String> + Send + Sync>,
     /// The tools as configured now.
     pub tools: Box<dyn Fn() -> Tools + Send + Sync>,
+    /// The providers of models as configured now.
+    pub providers: Box<dyn Fn() -> Providers + Send + Sync>,
+    /// Budgets as configured now.
+    pub budgets: Box<dyn Fn() -> BTreeMap<AgentName, Budget> + Send + Sync>,
     /// A credential's value now, or why there is none. May block.
     pub credential: Box<Resolve>,
     /// Synthetic names a run may have ([`strait_contract::message::Limits::names_per_run`]).
@@ -103,6 +110,10 @@ struct Shared {
 struct State {
     outbox: Option<(u64, mpsc::UnboundedSender<Packet>)>,
     connections: u64,
+    /// Gateways whose records may still come: connections by number, with their process ids.
+    talking: BTreeMap<u64, u32>,
+    /// How often budgets were set back.
+    resets: u64,
     runs: BTreeMap<RunId, Announced>,
     /// Calls under way of gateways that are not connected, by their process ids.
     left: BTreeMap<u32, Calls>,
@@ -267,18 +278,61 @@ impl Link {
         Ok(())
     }
 
-    /// Tells a connected gateway of the tools as configured now.
+    /// Tells a connected gateway of the tools and providers as configured now.
     ///
     /// # Errors
     /// [`ServeError::Message`] if they don't fit a packet, which a checked config rules out.
     pub fn set_tools(&self) -> Result<(), ServeError> {
-        let packet = self.tools()?;
+        let (tools, providers) = (self.tools()?, self.providers()?);
+        let state = self.state();
+        state.send(tools);
+        state.send(providers);
+        Ok(())
+    }
+
+    /// Has budgets as configured now in force: in the ledger, and in a connected gateway.
+    ///
+    /// # Errors
+    /// [`ServeError::Message`] if they don't fit a packet, which a checked config rules out.
+    pub async fn set_budgets(&self) -> Result<(), ServeError> {
+        self.0.parts.log.set_budgets((self.0.parts.budgets)()).await;
+        let packet = self.budgets()?;
         self.state().send(packet);
         Ok(())
     }
 
+    fn budgets(&self) -> Result<Packet, LinkError> {
+        Packet::new(&ToGateway::Budgets((self.0.parts.budgets)().into_iter().collect()), Vec::new())
+    }
+
+    /// Sets an agent's total use back, on record. `false` if the agent has never used anything.
+    ///
+    /// # Errors
+    /// [`Unrecorded`] if it can't be put on record: nothing has changed then.
+    pub async fn reset_budget(&self, agent: AgentName, by: String) -> Result<bool, Unrecorded> {
+        let log = &self.0.parts.log;
+        let told = log.reset_budget(agent, by).await?;
+        {
+            let mut state = self.state();
+            state.resets += 1;
+            if let Some(told) = &told
+                && let Ok(packet) = Packet::new(&ToGateway::AgentUse(told.clone()), Vec::new())
+            {
+                state.send(packet);
+            }
+        }
+        if let Err(error) = log.save_ledger().await {
+            tracing::warn!(%error, "the ledger of model use can't be saved: it will be tried again");
+        }
+        Ok(told.is_some())
+    }
+
     fn tools(&self) -> Result<Packet, LinkError> {
         Packet::new(&ToGateway::Tools(Box::new((self.0.parts.tools)())), Vec::new())
+    }
+
+    fn providers(&self) -> Result<Packet, LinkError> {
+        Packet::new(&ToGateway::Providers(Box::new((self.0.parts.providers)())), Vec::new())
     }
 
     /// Tells the gateway that a run is over: it closes the run's connections and writes their last records, for

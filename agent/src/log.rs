@@ -24,25 +24,28 @@ pub mod verify;
 mod writer;
 
 use std::{
+    collections::BTreeMap,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use strait_contract::{
+    budget::{AgentUse, Budget, RunUse},
     ids::{AgentName, RecordId, RunId},
     record::{Body, Decision, Event, Kind, Phase, Record, ToolKind, Unrecorded},
 };
 use tokio::sync::oneshot;
 
 use self::writer::Writer;
-use crate::instance::Instance;
+use crate::{budget::Ledger, instance::Instance};
 
 pub use chain::chain_start;
+pub(crate) use chain::segments;
 pub use key::{HostKey, KeyError};
-pub(crate) use line::is_acceptable;
+pub(crate) use line::{ChargeLine, is_acceptable};
 pub use tally::{Kernel, Tally};
 
 /// How the log works; sizes in bytes.
@@ -131,6 +134,8 @@ pub struct Log {
 struct Shared {
     /// `None` once the log has stopped.
     writer: Mutex<Option<Writer>>,
+    /// Held while a snapshot is written: an older one must not replace a newer.
+    saving: Mutex<()>,
     syncer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -194,7 +199,11 @@ impl Log {
     pub fn open(options: Options) -> Result<Self, LogError> {
         let closing = options.closing;
         let (writer, syncer) = writer::start(options)?;
-        let shared = Shared { writer: Mutex::new(Some(writer)), syncer: Mutex::new(Some(syncer)) };
+        let shared = Shared {
+            writer: Mutex::new(Some(writer)),
+            saving: Mutex::default(),
+            syncer: Mutex::new(Some(syncer)),
+        };
         Ok(Self { shared: Arc::new(shared), closing })
     }
 
@@ -304,10 +313,53 @@ impl Log {
         self.with(|writer| writer.tally().clone()).await.unwrap_or_default()
     }
 
+    /// Budgets of agents from now on.
+    pub async fn set_budgets(&self, budgets: BTreeMap<AgentName, Budget>) {
+        self.with(move |writer| writer.ledger().set_budgets(budgets)).await;
+    }
+
+    /// What agents and live runs have used of models, for a gateway that starts.
+    pub(crate) async fn model_use(&self) -> (Vec<AgentUse>, Vec<RunUse>) {
+        self.with(|writer| writer.ledger().handover()).await.unwrap_or_default()
+    }
+
+    /// Does something with the ledger of model use.
+    pub(crate) async fn with_ledger<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Ledger) -> T + Send + 'static,
+    ) -> Option<T> {
+        self.with(|writer| work(writer.ledger())).await
+    }
+
+    /// Sets an agent's total back, on record; what a gateway is to be told of it.
+    ///
+    /// # Errors
+    /// [`Unrecorded::Log`] if it can't be put on record; nothing has changed then.
+    pub(crate) async fn reset_budget(
+        &self,
+        agent: AgentName,
+        by: String,
+    ) -> Result<Option<AgentUse>, Unrecorded> {
+        let reset = self.with(move |writer| writer.reset_budget(&agent, by)).await;
+        reset.unwrap_or(Err(Unrecorded::Log))
+    }
+
+    /// Has the ledger of model use on disk if it has changed.
+    ///
+    /// # Errors
+    /// I/O errors; it will be tried again when asked next.
+    pub async fn save_ledger(&self) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_blocking(move || shared.save()).await.map_err(io::Error::other)?
+    }
+
     /// Stops the log; returns when everything written so far is durable.
     pub async fn shutdown(&self) {
         let shared = Arc::clone(&self.shared);
         let _ = tokio::task::spawn_blocking(move || {
+            if let Err(error) = shared.save() {
+                tracing::warn!(%error, "the ledger of model use can't be saved: more is read at the next start");
+            }
             drop(shared.lock().take());
             let syncer = shared.syncer.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(syncer) = syncer {
@@ -322,6 +374,28 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Option<Writer>> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn save(&self) -> io::Result<()> {
+        let _one = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((snapshot, path)) = self.lock().as_mut().and_then(Writer::changed_ledger) else {
+            return Ok(());
+        };
+        let written = snapshot.write(&path);
+        if let (Err(_), Some(writer)) = (&written, self.lock().as_mut()) {
+            writer.ledger().unsaved();
+        }
+        written
+    }
+}
+
+/// Folder of the host's chain.
+pub(crate) fn host_folder(state_dir: &Path) -> PathBuf {
+    state_dir.join(chain::HOST)
+}
+
+/// Folder of a run's chain.
+pub(crate) fn run_folder(state_dir: &Path, run: &RunId) -> PathBuf {
+    state_dir.join("runs").join(run.as_str())
 }
 
 /// An event record of this moment.

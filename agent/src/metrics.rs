@@ -2,7 +2,13 @@
 
 use std::fmt::Write as _;
 
-use crate::log::{Kernel, Tally};
+use crate::{
+    budget::view::{AgentView, AmountView, LimitView},
+    log::{Kernel, Tally},
+};
+
+/// Most agents that are shown by name.
+const MOST_AGENTS: usize = 256;
 
 /// Media type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -17,7 +23,7 @@ pub struct Now {
 }
 
 /// All of them as text.
-pub fn text(tally: &Tally, now: Now) -> String {
+pub fn text(tally: &Tally, models: &[AgentView], now: Now) -> String {
     let mut out = Text(String::with_capacity(4096));
     out.family(
         "strait_calls_total",
@@ -58,6 +64,7 @@ pub fn text(tally: &Tally, now: Now) -> String {
         "Kernel events with a line of their own, counted in the line of a like one, and lost",
         kernel,
     );
+    out.models(models);
     out.family("strait_runs", "gauge", "Live runs");
     out.sample("strait_runs", &[], u64::try_from(now.runs).unwrap_or(u64::MAX));
     out.family(
@@ -79,6 +86,57 @@ impl Text {
         let _ = writeln!(self.0, "# HELP {name} {help}{since}.\n# TYPE {name} {kind}");
     }
 
+    /// What agents have used of models: counted over all starts of the agent, whatever was set back.
+    fn models(&mut self, agents: &[AgentView]) {
+        let agents = agents.get(..MOST_AGENTS).unwrap_or(agents);
+        type Of = fn(&AmountView) -> f64;
+        type Limit = fn(&LimitView) -> Option<f64>;
+        #[expect(clippy::cast_precision_loss, reason = "a sample of Prometheus is a double anyway")]
+        let units: [(&str, &str, Of, Limit); 3] = [
+            (
+                "calls",
+                "Calls of models",
+                |used| used.calls as f64,
+                |limit| limit.calls.map(|calls| calls as f64),
+            ),
+            (
+                "tokens",
+                "Tokens read and written",
+                |used| used.tokens as f64,
+                |limit| limit.tokens.map(|tokens| tokens as f64),
+            ),
+            (
+                "usd",
+                "Money, US dollars; models without a price add nothing",
+                |used| used.usd,
+                |limit| limit.usd,
+            ),
+        ];
+        for (unit, help, of, _) in units {
+            let name = format!("strait_model_{unit}_total");
+            let _ = writeln!(self.0, "# HELP {name} {help}, by agent.\n# TYPE {name} counter");
+            for agent in agents {
+                self.sample(&name, &[("agent", &agent.agent)], of(&agent.ever));
+            }
+        }
+        self.family(
+            "strait_budget_used",
+            "gauge",
+            "Used of a budget, by calls that are over and calls under way",
+        );
+        self.family("strait_budget_limit", "gauge", "What a budget allows");
+        for agent in agents {
+            for (scope, view) in [("day", &agent.today), ("total", &agent.total)] {
+                for (unit, _, of, limit) in units {
+                    let Some(limit) = limit(&view.limit) else { continue };
+                    let labels = [("agent", agent.agent.as_str()), ("scope", scope), ("unit", unit)];
+                    self.sample("strait_budget_used", &labels, of(&view.spent) + of(&view.held));
+                    self.sample("strait_budget_limit", &labels, limit);
+                }
+            }
+        }
+    }
+
     fn labelled<'a, L: AsRef<str>>(
         &mut self,
         name: &str,
@@ -92,7 +150,7 @@ impl Text {
         }
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         self.0.push_str(name);
         for (at, (label, value)) in labels.iter().enumerate() {
             let mark = if at == 0 { '{' } else { ',' };
@@ -114,7 +172,7 @@ mod tests {
         tally.calls.insert(("request", "allow"), 3);
         tally.steps.insert(("odd\"\\\n".to_owned(), "deny"), 1);
         tally.kernel.lost = 7;
-        let text = text(&tally, Now { runs: 2, gateway: true });
+        let text = text(&tally, &[], Now { runs: 2, gateway: true });
         for line in [
             "strait_calls_total{kind=\"request\",decision=\"allow\"} 3",
             "strait_steps_total{tool=\"odd\\\"\\\\\\n\",decision=\"deny\"} 1",
@@ -125,6 +183,6 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         let helps = text.lines().filter(|line| line.starts_with("# HELP")).count();
-        assert_eq!((helps, text.lines().filter(|line| line.starts_with("# TYPE")).count()), (9, 9));
+        assert_eq!((helps, text.lines().filter(|line| line.starts_with("# TYPE")).count()), (14, 14));
     }
 }

@@ -6,7 +6,7 @@ use strait_contract::{flow::Flow, ids::RecordId, run::Process};
 use strait_policies::{Arguments, Ask, HttpAsk, ToolAsk, json::Json};
 
 use crate::{
-    protocol::mcp::Ongoing,
+    protocol::{mcp::Ongoing, model::ModelCall},
     runs::Run,
     tools::Tool,
     url::{Host, Name, Target},
@@ -40,6 +40,8 @@ pub enum Via {
     Tool,
     /// The client named a page to the web tool.
     Web,
+    /// The client called a model at the gateway's own address.
+    Model,
 }
 
 impl Via {
@@ -50,6 +52,7 @@ impl Via {
             Self::Proxy => "proxy",
             Self::Tool => "tool",
             Self::Web => "web",
+            Self::Model => "model",
         }
     }
 }
@@ -97,6 +100,8 @@ pub struct HttpCall {
     pub query: Vec<(String, String)>,
     /// The tool that it is a call of: then it is a step of the trace.
     pub tool: Option<Arc<Tool>>,
+    /// What is under way for it, if it is a call of a model: config decides about those, not policy.
+    pub(crate) model: Option<Arc<ModelCall>>,
 }
 
 /// A message to an MCP server, or a request for a stream or the end of a session.
@@ -156,6 +161,11 @@ impl Call {
             What::Mcp(call) => Some(&call.http),
             What::Stream(_) | What::Dns(_) => None,
         }
+    }
+
+    /// The call of a model that it is.
+    pub(crate) fn model(&self) -> Option<&Arc<ModelCall>> {
+        self.http()?.model.as_ref()
     }
 
     /// The message to an MCP server that it is.

@@ -201,6 +201,10 @@ pub(crate) fn unrecorded(id: RecordId, why: Unrecorded) -> Refused {
 async fn ask(gateway: &Gateway, call: &Call, guard: &mut Guard) -> (Verdict, Option<String>) {
     let policy = gateway.policy.load_full();
     let run = &call.caller.run.info;
+    if call.model().is_some() {
+        // INVARIANT: only `protocol::model` makes one, after it has judged the call by config and budget.
+        return (Verdict::Permit { rules: Vec::new() }, None);
+    }
     if let Some(mcp) = call.mcp().filter(|mcp| mcp.protocol) {
         return greeted(&policy, run, mcp.server());
     }

@@ -103,6 +103,9 @@ pub(crate) async fn send(
         Err(failure) => return failed(call.id, guard, failure).await,
     };
     let kind = kind(http, client_side.is_some());
+    if let Some(model) = &http.model {
+        model.is_sent();
+    }
     let asked = context.caller.run.pool.send(&context.settings, kind, outgoing);
     let patience = orders.as_ref().and_then(|orders| orders.within).unwrap_or_else(|| context.idle_time());
     let answer = tokio::time::timeout(patience.min(context.idle_time()), asked).await;
@@ -252,11 +255,14 @@ async fn stream_back(context: &Context, sending: Sending, answer: Response<Incom
                 .to_owned();
         return failed(call.id, guard, Failure { code: Code::UpstreamProtocol, reason }).await;
     }
-    let body = match errand::screened(orders, &call, &mut head, body) {
+    let mut body = match errand::screened(orders, &call, &mut head, body) {
         Ok(body) => body,
         Err(reason) => return failed(call.id, guard, Failure { code: Code::UpstreamProtocol, reason }).await,
     };
     outcome.truncated = body.is_cut();
+    if body.is_end_stream() {
+        outcome.model = body.answered();
+    }
     let ending = Ending { guard, outcome, sent, wanted, caught };
     if body.is_end_stream() {
         // Nothing follows the head, so the head is the end of the answer.

@@ -17,6 +17,7 @@ use strait_policies::Snapshot;
 use tokio::sync::watch;
 
 use crate::{
+    budget::Budgets,
     forward::dial::Dialer,
     hold::Desk,
     link::WhoIs,
@@ -24,6 +25,7 @@ use crate::{
         mcp::{drift::Drift, seen::Seen},
         tls::leaf::Minter,
     },
+    providers::Providers,
     record::{Queue, Recorder},
     runs::Runs,
     tools::{Tools, ToolsError},
@@ -65,6 +67,8 @@ impl fmt::Debug for FlowSource {
 pub struct Gateway {
     /// Live runs.
     pub runs: Runs,
+    /// Model use of agents.
+    pub budgets: Budgets,
     /// Where records go.
     pub recorder: Arc<Recorder>,
     /// The policies in force.
@@ -83,6 +87,7 @@ pub struct Gateway {
     pub(crate) reloaded: watch::Sender<()>,
     settings: ArcSwapOption<Settings>,
     tools: ArcSwap<Tools>,
+    providers: ArcSwap<Providers>,
 }
 
 /// What the agent has set up. A new agent brings new ones; calls under way keep theirs.
@@ -152,6 +157,7 @@ impl Gateway {
         let (whois, questions) = WhoIs::new(held);
         let gateway = Self {
             runs: Runs::default(),
+            budgets: Budgets::default(),
             recorder: Arc::new(recorder),
             policy: ArcSwap::from_pointee(Snapshot::empty()),
             whois,
@@ -162,6 +168,7 @@ impl Gateway {
             reloaded: watch::Sender::new(()),
             settings: ArcSwapOption::empty(),
             tools: ArcSwap::default(),
+            providers: ArcSwap::default(),
         };
         (Arc::new(gateway), queue, questions)
     }
@@ -186,6 +193,21 @@ impl Gateway {
         for exposure in self.runs.all().iter().filter_map(|run| run.exposure.as_ref()) {
             exposure.forget();
         }
+        Ok(())
+    }
+
+    /// The providers of models in force.
+    pub fn providers(&self) -> Arc<Providers> {
+        self.providers.load_full()
+    }
+
+    /// Puts providers of models in force; what was kept of their credentials is dropped.
+    ///
+    /// # Errors
+    /// [`ToolsError`]: the providers in force stay.
+    pub fn set_providers(&self, told: strait_contract::provider::Providers) -> Result<(), ToolsError> {
+        let settings = self.settings().ok_or(ToolsError::Early)?;
+        self.providers.store(Arc::new(Providers::new(told, &settings.names)?));
         Ok(())
     }
 

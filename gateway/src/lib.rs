@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod budget;
 pub mod call;
 mod credential;
 pub mod decide;
@@ -20,6 +21,7 @@ mod mask;
 pub mod names;
 mod pipeline;
 pub mod protocol;
+pub mod providers;
 pub mod record;
 pub mod refuse;
 pub mod runs;

@@ -16,7 +16,8 @@ pub fn status(code: Code) -> StatusCode {
     match code {
         Code::MalformedRequest | Code::UnknownProtocol => StatusCode::BAD_REQUEST,
         Code::NameMismatch => StatusCode::MISDIRECTED_REQUEST,
-        Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
+        Code::UpgradeRefused => StatusCode::UPGRADE_REQUIRED,
+        Code::LimitExceeded | Code::BudgetExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::TokenMissing | Code::TokenUnknown => StatusCode::UNAUTHORIZED,
         Code::NotFound | Code::ToolUnknown => StatusCode::NOT_FOUND,
         Code::RecordUnavailable | Code::CredentialUnavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -59,13 +60,14 @@ fn is_policy(code: Code) -> bool {
 
 /// Whether the same call may do better later without anybody changing anything.
 pub(crate) fn is_retryable(code: Code) -> bool {
-    matches!(
-        status(code),
-        StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::BAD_GATEWAY
-            | StatusCode::GATEWAY_TIMEOUT
-    )
+    code != Code::BudgetExceeded
+        && matches!(
+            status(code),
+            StatusCode::TOO_MANY_REQUESTS
+                | StatusCode::SERVICE_UNAVAILABLE
+                | StatusCode::BAD_GATEWAY
+                | StatusCode::GATEWAY_TIMEOUT
+        )
 }
 
 /// The JSON body of a refusal.
@@ -94,7 +96,7 @@ pub fn response(refused: &Refused) -> Response<Bytes> {
     if let Ok(id) = HeaderValue::from_str(&refused.id.to_string()) {
         headers.insert(RECORD_HEADER, id);
     }
-    if is_policy(refused.code) {
+    if is_policy(refused.code) || refused.code == Code::BudgetExceeded {
         // Model clients stop retrying on this; nobody else minds it.
         headers.insert("x-should-retry", HeaderValue::from_static("false"));
     }

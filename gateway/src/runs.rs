@@ -14,10 +14,14 @@ use strait_contract::{ids::RunId, message::Limits, run::RunInfo, token::TokenHas
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
+    budget::RunUsed,
     exposure::Exposure,
     forward::pool::Pool,
     names::Names,
-    protocol::{http::body::room, mcp::session::Sessions},
+    protocol::{
+        http::body::{model_room, room},
+        mcp::session::Sessions,
+    },
 };
 
 /// A live run, shared by all of its connections.
@@ -33,8 +37,12 @@ pub struct Run {
     pub(crate) exposure: Option<Arc<Exposure>>,
     /// Room for the bodies of its held calls.
     pub(crate) held_bytes: Arc<Semaphore>,
+    /// Room for the bodies of its model calls.
+    pub(crate) model_bytes: Arc<Semaphore>,
     /// Its sessions with MCP servers.
     pub(crate) mcp: Sessions,
+    /// Its use of models.
+    pub models: Arc<RunUsed>,
     connections: AtomicU32,
     /// Unix time, seconds, of the last workload token of another run that it presented and the agent was told of.
     misused: AtomicU64,
@@ -53,7 +61,9 @@ impl Run {
             names,
             pool: Pool::default(),
             held_bytes: room(),
+            model_bytes: model_room(),
             mcp: Sessions::default(),
+            models: Arc::default(),
             connections: AtomicU32::new(0),
             misused: AtomicU64::new(0),
             session: AtomicU64::new(0),

@@ -53,6 +53,8 @@ pub enum Kind {
         /// Groups of methods that the operator opted into.
         methods: Vec<String>,
     },
+    /// A provider of models ([`crate::providers`]): no tool that can be addressed as one.
+    Model,
 }
 
 /// Why a tool can't be used. The agent checks the same when it reads its config.
@@ -146,6 +148,7 @@ impl Tool {
             Kind::Http(_) => ToolKind::Http,
             Kind::Web => ToolKind::Web,
             Kind::Mcp { .. } => ToolKind::Mcp,
+            Kind::Model => ToolKind::Model,
         }
     }
 }

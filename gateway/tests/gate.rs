@@ -28,6 +28,8 @@ mod internet;
 mod mask;
 #[path = "gate/mcp.rs"]
 mod mcp;
+#[path = "gate/model.rs"]
+mod model;
 #[path = "gate/origin.rs"]
 mod origin;
 #[path = "gate/outage.rs"]

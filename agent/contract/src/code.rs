@@ -52,6 +52,10 @@ codes! {
     DohRefused = "DOH_REFUSED",
     /// A quota of the run or of the gateway is used up.
     LimitExceeded = "LIMIT_EXCEEDED",
+    /// A budget of the run or its agent is used up, or held by calls under way.
+    BudgetExceeded = "BUDGET_EXCEEDED",
+    /// Another protocol was asked for on a connection to a model: WebSocket is not offered there.
+    UpgradeRefused = "UPGRADE_REFUSED",
     /// A call to the gateway's own endpoints came without a workload token.
     TokenMissing = "TOKEN_MISSING",
     /// The workload token is that of no live run.

@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 pub mod approval;
+pub mod budget;
 pub mod code;
 pub mod exposure;
 pub mod flow;
@@ -15,6 +16,7 @@ pub mod ids;
 pub mod message;
 pub mod model;
 pub mod names;
+pub mod provider;
 pub mod record;
 pub mod redact;
 pub mod run;

@@ -8,7 +8,9 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::{
     approval::{Answer, Held},
-    ids::{RecordId, RunId},
+    budget::{AgentUse, Budget, RunUse},
+    ids::{AgentName, RecordId, RunId},
+    provider::Providers,
     record::{Record, Unrecorded},
     run::{Process, RunInfo},
     tool::{ToolName, Tools},
@@ -102,6 +104,16 @@ pub enum ToGateway {
     ToolsSeen { ticket: u64, server: ToolName },
     /// The tools from now on; follows the setup, and again after each reload. Kept credentials are to be dropped.
     Tools(Box<Tools>),
+    /// Budgets of agents from now on, those of agents that aren't listed being none; follows the setup, and again after
+    /// each reload.
+    Budgets(Vec<(AgentName, Budget)>),
+    /// What an agent's runs have used; comes on each connection before [`ToGateway::Announced`] for each agent that has
+    /// used anything, and when it was set back.
+    AgentUse(AgentUse),
+    /// What a live run has used; comes on each connection, after the run was announced, if that is anything.
+    RunUse(RunUse),
+    /// The providers of models from now on; as [`ToGateway::Tools`].
+    Providers(Box<Providers>),
     /// Answer to [`ToAgent::Credential`]: the value, or why there is none, in words that show nothing of it.
     Credential { ticket: u64, value: Result<Secret, String> },
     /// Answer to [`ToAgent::Held`].

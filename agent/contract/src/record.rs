@@ -7,8 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     approval::Approval,
+    budget::Charge,
     code::Code,
     ids::{RecordId, RunId},
+    model::{Tokens, Usd},
+    provider::Content,
     redact::redact_text,
     run::Process,
     tool::ToolName,
@@ -151,6 +154,11 @@ pub struct Step {
     pub placeholders: Vec<ToolName>,
     /// The calling process.
     pub process: Option<Process>,
+    /// Of a model call that a budget counts: what it is held at (`decided`), what it came to (`done`). A `done` line
+    /// without one counts what was held.
+    pub charge: Option<Charge>,
+    /// What a model call is besides.
+    pub model: Option<Box<ModelStep>>,
     /// Status the client got.
     pub status: Option<u16>,
     /// Body bytes from the run.
@@ -185,6 +193,8 @@ impl Step {
             approval: None,
             placeholders: Vec::new(),
             process: None,
+            charge: None,
+            model: None,
             status: None,
             bytes_out: None,
             bytes_in: None,
@@ -192,6 +202,59 @@ impl Step {
             duration_us: None,
         }
     }
+}
+
+/// What a step that is a model call has besides: `decided` lines what was asked, `done` lines what it came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelStep {
+    /// The provider that was asked.
+    pub provider: String,
+    /// `chat`, `messages`, `responses`…; empty for an endpoint that is none of these.
+    pub operation: String,
+    /// The model that the client named; empty if it named none.
+    pub asked: String,
+    /// The model that answered, by its own word or as it was sent.
+    pub used: Option<String>,
+    /// The routing rule that chose it, if one did.
+    pub route: Option<String>,
+    /// Whether the answer was asked for as a stream.
+    pub stream: bool,
+    /// What was counted; only on `done` lines of calls that were answered.
+    pub tokens: Option<Tokens>,
+    /// What it cost; `None` if the price isn't known, or nothing was counted.
+    pub cost: Option<Usd>,
+    /// Whether the answer came to the end that its API defines.
+    pub complete: bool,
+    /// From the sending of the request to the first byte of the answer's body, microseconds.
+    pub first_token_us: Option<u64>,
+    /// How often it was sent; 0 if not at all.
+    pub attempts: u32,
+    /// What was decided of each tool of the provider's own that the request offered.
+    pub server_tools: Vec<ServerTool>,
+    /// What is kept of prompt and answer.
+    pub content: Option<Box<Kept>>,
+}
+
+/// A tool that the provider would run, as a request offered it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerTool {
+    /// Its name or type.
+    pub name: String,
+    /// Whether it was passed on.
+    pub decision: Decision,
+    /// `@id`s of the rules that decided.
+    pub rules: Vec<String>,
+}
+
+/// What is kept of a model call's prompt and answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Why: the provider's `content`.
+    pub mode: Content,
+    /// Hexadecimal SHA-256, or the beginning of the text with secrets hidden.
+    pub request: Option<String>,
+    /// The same of the answer.
+    pub answer: Option<String>,
 }
 
 /// Most bytes of a step's arguments in a record.
@@ -206,6 +269,8 @@ pub enum ToolKind {
     Web,
     /// An MCP server.
     Mcp,
+    /// A provider of models.
+    Model,
 }
 
 impl ToolKind {
@@ -215,6 +280,7 @@ impl ToolKind {
             Self::Http => "http",
             Self::Web => "web",
             Self::Mcp => "mcp",
+            Self::Model => "model",
         }
     }
 }

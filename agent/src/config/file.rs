@@ -17,7 +17,9 @@ use strait_contract::{
 use super::{
     AgentConfig, Config, ConfigError, LogConfig, Network, Reference,
     approvals::ApprovalsTable,
+    budget::{self, BudgetTable},
     expose::{ExposeTable, Known},
+    provider::ProviderTable,
     tool::{CredentialTable, Source, ToolTable},
     value::{Cidr, HostName, Hosts, ProxyAddress, ResolverValue, Variable},
 };
@@ -34,6 +36,7 @@ struct File {
     agents: BTreeMap<AgentName, AgentTable>,
     tools: BTreeMap<String, ToolTable>,
     credentials: BTreeMap<String, CredentialTable>,
+    providers: BTreeMap<String, ProviderTable>,
     approvals: ApprovalsTable,
 }
 
@@ -96,12 +99,14 @@ struct AgentTable {
     addresses: Vec<Cidr>,
     selectable: bool,
     tools: Option<Vec<ToolName>>,
+    models: Option<Vec<String>>,
     expose: BTreeMap<Variable, ExposeTable>,
+    budget: BudgetTable,
 }
 
 /// From text to config.
 pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let File { instance, network, hosts, limits, log, agents, approvals, tools, credentials } =
+    let File { instance, network, hosts, limits, log, agents, approvals, tools, credentials, providers } =
         toml::from_str(text).map_err(|error| ConfigError::Text {
             path: path.to_owned(),
             message: error.to_string().trim_end().to_owned(),
@@ -117,6 +122,11 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         Ok((name, config))
     });
     let agents = agents.collect::<Result<BTreeMap<_, _>, ConfigError>>()?;
+    let budgets = agents.values().filter(|agent| !agent.budget.is_empty()).count();
+    if budgets > budget::MOST {
+        let message = format!("{budgets} agents have a `budget`: at most {} can", budget::MOST);
+        return Err(conflict(path, message));
+    }
     let tools = source.tools(tools, &credentials, &agents)?;
     if network.resolver == Resolver::Proxy
         && let Some(web) = tools.tools.iter().find(|tool| tool.kind == Kind::Web)
@@ -129,6 +139,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         );
         return Err(conflict(path, message));
     }
+    let providers = source.providers(providers, &credentials, &agents, passthrough)?;
     let config = Config {
         path: None,
         instance: instance.into_instance(pool, path)?,
@@ -138,6 +149,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         approvals: approvals.into_config(path)?,
         agents,
         tools,
+        providers,
         credentials,
     };
     Ok(config)
@@ -320,7 +332,8 @@ impl LogTable {
 
 impl AgentTable {
     fn into_config(self, name: &AgentName, known: &Known<'_>) -> Result<AgentConfig, ConfigError> {
-        let Self { version, labels, env, pass_env, addresses, selectable, tools, expose } = self;
+        let Self { version, labels, env, pass_env, addresses, selectable, tools, models, expose, budget } =
+            self;
         let env = env.into_iter().map(|(Variable(name), value)| (name, value)).collect();
         Ok(AgentConfig {
             version: version.unwrap_or_else(|| AgentConfig::unnamed().version),
@@ -331,6 +344,8 @@ impl AgentTable {
             addresses: addresses.into_iter().map(|Cidr(range)| -> Range { range }).collect(),
             selectable,
             tools,
+            models,
+            budget: budget.into_budget(name, known.path)?,
         })
     }
 }

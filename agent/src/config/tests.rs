@@ -314,3 +314,33 @@ fn how_people_are_asked_is_read_and_a_webhook_is_a_command() {
         assert!(refused.contains(part), "{text}: {refused}");
     }
 }
+
+#[test]
+fn budgets_are_read_and_what_is_no_amount_is_refused_with_its_key_a18() {
+    use strait_contract::budget::{Budget, Limits};
+    use strait_contract::model::Usd;
+
+    let config = parse(
+        r#"
+        [agents.coder.budget]
+        run = { usd = 5.0, tokens = 2_000_000, calls = 500 }
+        day = { usd = 50 }
+        [agents.other]
+        "#,
+    )
+    .unwrap();
+    let run = Limits { usd: Some(Usd(5_000_000_000)), tokens: Some(2_000_000), calls: Some(500) };
+    let day = Limits { usd: Some(Usd(50_000_000_000)), ..Limits::default() };
+    let budget = Budget { run, day, total: Limits::default() };
+    assert_eq!(config.budgets(), BTreeMap::from([("coder".parse().unwrap(), budget)]));
+    for (text, says) in [
+        ("run = { usd = -1.0 }", "`agents.coder.budget.run.usd` is -1"),
+        ("day = { usd = nan }", "`agents.coder.budget.day.usd`"),
+        ("run = { tokens = -1 }", "tokens"),
+        ("run = { dollars = 1 }", "unknown field `dollars`"),
+        ("week = { usd = 1 }", "unknown field `week`"),
+    ] {
+        let error = parse(&format!("[agents.coder.budget]\n{text}")).unwrap_err().to_string();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}

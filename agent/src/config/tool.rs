@@ -109,11 +109,11 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn conflict(&self, message: String) -> ConfigError {
+    pub(super) fn conflict(&self, message: String) -> ConfigError {
         ConfigError::Conflict { path: self.path.to_owned(), message }
     }
 
-    fn name(&self, section: &str, text: &str) -> Result<ToolName, ConfigError> {
+    pub(super) fn name(&self, section: &str, text: &str) -> Result<ToolName, ConfigError> {
         text.parse().map_err(|error| self.conflict(format!("`{section}.{text}`: {error}")))
     }
 
@@ -128,6 +128,7 @@ impl Source<'_> {
             let key = |key: &str| format!("`credentials.{text}.{key}`");
             let from = Reference::parse(&from)
                 .map_err(|error| self.conflict(format!("{}: {error}", key("from"))))?;
+            let placed = send.is_some();
             let send = placement(send).map_err(|why| self.conflict(format!("{}: {why}", key("send"))))?;
             let ttl_seconds = match ttl {
                 None => TTL_SECONDS,
@@ -138,7 +139,7 @@ impl Source<'_> {
                     seconds.ok_or_else(|| self.conflict(bad()))?
                 }
             };
-            all.insert(name, Credential { from, send, ttl_seconds });
+            all.insert(name, Credential { from, send, placed, ttl_seconds });
         }
         Ok(all)
     }
@@ -221,7 +222,7 @@ impl Source<'_> {
     }
 
     /// A credential goes out in the clear only to a host that the operator has named.
-    fn sealed(&self, target: &Target) -> Result<(), String> {
+    pub(super) fn sealed(&self, target: &Target) -> Result<(), String> {
         let named = self.hosts.iter().any(|(name, _)| name == target.host_text());
         if target.scheme() == Scheme::Https || named {
             return Ok(());
@@ -234,7 +235,7 @@ impl Source<'_> {
     }
 }
 
-fn base(url: &str, names: &Names) -> Result<Target, String> {
+pub(super) fn base(url: &str, names: &Names) -> Result<Target, String> {
     let target = Target::from_absolute_with(url, names).map_err(|error| format!("`url`: {error}"))?;
     if target.query().is_some() {
         return Err("`url` has a query: it must end with its path".to_owned());

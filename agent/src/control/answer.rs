@@ -6,6 +6,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
+use strait_contract::record::Unrecorded;
+
 use super::wire::{ErrorBody, ErrorView};
 use crate::{approval::ApprovalError, link::NotSeen, run::end::EndError};
 
@@ -24,6 +26,10 @@ pub(super) enum Refused {
     NoPrompt(String),
     #[error("no tool `{0}` of kind `mcp` is configured")]
     NoServer(String),
+    #[error("agent `{0}` has not used any model")]
+    NoUse(String),
+    #[error("it can't be put on record: {0}")]
+    Unrecorded(Unrecorded),
     #[error(transparent)]
     Seen(#[from] NotSeen),
     #[error("the body is not acceptable: {0}")]
@@ -55,6 +61,10 @@ impl Refused {
             ),
             Self::NoServer(_) => {
                 (StatusCode::NOT_FOUND, "NO_TOOL", "`strait tool list` shows what is configured")
+            }
+            Self::NoUse(_) => (StatusCode::NOT_FOUND, "NO_USE", "`strait budget` lists agents that have"),
+            Self::Unrecorded(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "UNRECORDED", "see the agent's log, and try again")
             }
             Self::Seen(NotSeen::Never) => (
                 StatusCode::NOT_FOUND,

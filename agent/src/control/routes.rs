@@ -15,6 +15,7 @@ use strait_contract::ids::RunId;
 use tokio::sync::oneshot;
 
 mod approvals;
+mod budget;
 mod tools;
 
 use super::{
@@ -41,6 +42,8 @@ pub(super) fn router(api: Api) -> Router {
         .route("/v1/approvals/{id}", get(approvals::show))
         .route("/v1/approvals/{id}/approve", post(approvals::approve))
         .route("/v1/approvals/{id}/deny", post(approvals::deny))
+        .route("/v1/budget", get(budget::list))
+        .route("/v1/budget/{agent}/reset", post(budget::reset))
         .route("/v1/tools", get(tools::list))
         .route("/v1/tools/{name}/seen", get(tools::seen))
         .route("/v1/reload", post(reload))
@@ -121,7 +124,8 @@ async fn metrics(
     }
     let parts = api.runs.parts();
     let now = metrics::Now { runs: api.runs.list().len(), gateway: parts.link.gateway_alive() };
-    let text = metrics::text(&parts.log.tally().await, now);
+    let models = parts.log.with_ledger(|ledger| ledger.view(|_| false)).await.unwrap_or_default();
+    let text = metrics::text(&parts.log.tally().await, &models, now);
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 

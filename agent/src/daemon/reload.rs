@@ -73,6 +73,7 @@ impl Reloader {
         }
         self.config.send_replace(Arc::new(config));
         self.link.set_tools().map_err(|error| error.to_string())?;
+        self.link.set_budgets().await.map_err(|error| error.to_string())?;
         Ok(done)
     }
 

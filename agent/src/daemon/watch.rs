@@ -25,8 +25,26 @@ const LOOK: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_millis(200);
 /// How often flows without a connection are looked for while nothing happens.
 const FLOWS: Duration = Duration::from_secs(60);
+/// How often the ledger of model use is saved while it changes: what was written since is read at the next start.
+const SAVE: Duration = Duration::from_secs(2);
 /// How long a start waits for the first gateway.
 const FIRST_GATEWAY: Duration = Duration::from_secs(5);
+
+/// Has the ledger of model use on disk.
+pub(super) async fn keep_ledger(log: Log) -> anyhow::Result<()> {
+    let mut failed = false;
+    loop {
+        tokio::time::sleep(SAVE).await;
+        match log.save_ledger().await {
+            Err(error) if !failed => {
+                failed = true;
+                tracing::warn!(%error, "the ledger of model use can't be saved: more is read at the next start");
+            }
+            Err(_) => {}
+            Ok(()) => failed = false,
+        }
+    }
+}
 
 /// Writes down what the kernel saw. While the log can't be written it waits: the ring fills then, and the
 /// kernel counts what finds no room.

@@ -17,6 +17,9 @@ use crate::{log::Batch, readiness, run::process::ProcessName};
 
 /// Pause before records of a dead gateway are written again that the log refused.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// How often and for how long it is looked whether an earlier gateway's records are in the log.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const COUNTED_WITHIN: Duration = Duration::from_secs(2);
 /// Milliseconds by which the time of a line may be before that of its record.
 const CLOCKS_DIFFER: u64 = 2_000;
 
@@ -39,6 +42,28 @@ impl Link {
             self.end_calls(found).await;
         }
         own
+    }
+
+    /// Waits until what earlier gateways have recorded is in the log: a gateway that starts is told what was used, and
+    /// must not be told too little. One that hangs keeps nobody waiting for long.
+    pub(super) async fn predecessors_counted(&self, pid: u32) {
+        let counted = async {
+            loop {
+                {
+                    let state = self.state();
+                    let others = state.talking.values().chain(&state.watched).any(|other| *other != pid);
+                    if !others {
+                        return;
+                    }
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        if tokio::time::timeout(COUNTED_WITHIN, counted).await.is_err() {
+            tracing::warn!(
+                "an earlier gateway is still there: what it uses of budgets is not known to this one"
+            );
+        }
     }
 
     /// Keeps the calls of a gateway that is gone from the link. When its process has ended, what is left in its spool is

@@ -108,6 +108,7 @@ async fn serve(socket: Socket, peer: Peer, link: Link, greeting: OwnedSemaphoreP
     tracing::warn!(pid = peer.pid, %error, "the link to the gateway ended");
     link.0.parts.approvals.session_ended(number);
     link.left(peer.pid, calls, spool);
+    link.state().talking.remove(&number);
     if let Ended::Reader(Over::Violation(what)) = &error {
         let facts = [("what", (*what).to_owned())];
         let _ = link.0.parts.log.append(vec![log::event(None, "link.violation", &facts)]).await;
@@ -180,16 +181,33 @@ async fn greet(socket: &Socket, peer: Peer, link: &Link) -> Result<Greeted, Ende
         link.0.parts.listeners.get().await.map_err(|error| Ended::Setup(error.to_string()))?
     };
     let (outbox, packets) = mpsc::unbounded_channel();
+    if !has_listeners {
+        link.predecessors_counted(peer.pid).await;
+    }
     let number = {
-        let mut state = link.state();
+        let (mut state, (agents, runs)) = loop {
+            let resets = link.state().resets;
+            let used = link.0.parts.log.model_use().await;
+            let state = link.state();
+            // One that came between the two would be told to nobody.
+            if state.resets == resets {
+                break (state, used);
+            }
+        };
         state.connections += 1;
         let number = state.connections;
         let mut queue = vec![Packet::new(&ToGateway::Setup(Box::new(setup)), listeners)?];
         queue.push(link.tools()?);
+        queue.push(link.providers()?);
+        queue.push(link.budgets()?);
         queue.extend(state.policy.as_ref().map(super::Policy::packet).transpose()?);
         for run in state.runs.values() {
             let message = ToGateway::RunStarted(run.info.clone());
             queue.push(Packet::new(&message, vec![Arc::clone(&run.names)])?);
+        }
+        let used = agents.into_iter().map(ToGateway::AgentUse).chain(runs.into_iter().map(ToGateway::RunUse));
+        for message in used {
+            queue.push(Packet::new(&message, Vec::new())?);
         }
         queue.push(Packet::new(&ToGateway::Spool, vec![spool.fd()])?);
         queue.push(Packet::new(&ToGateway::Announced, Vec::new())?);
@@ -199,6 +217,7 @@ async fn greet(socket: &Socket, peer: Peer, link: &Link) -> Result<Greeted, Ende
         // A policy still waited for by its caller goes out by this link's next `adopt`.
         state.candidate = None;
         state.outbox = Some((number, outbox));
+        state.talking.insert(number, peer.pid);
         number
     };
     link.0.gateway.send_replace(Some(peer.pid));

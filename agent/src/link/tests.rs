@@ -19,6 +19,7 @@ use crate::{
     log::{self, Options, RunMeta},
 };
 
+mod budget;
 mod held;
 mod left;
 
@@ -59,6 +60,8 @@ impl Rig {
             ),
             setup: Box::new(|| Ok(setup())),
             tools: Box::new(Tools::default),
+            providers: Box::new(Providers::default),
+            budgets: Box::new(BTreeMap::new),
             credential: Box::new(|name| match name.as_str() {
                 "good" => Ok(Secret::new("hunter2".into())),
                 _ => Err("there is none".into()),
@@ -86,6 +89,9 @@ impl Rig {
         gateway.hello(CONTRACT);
         assert!(matches!(gateway.next().await, Some((ToGateway::Setup(_), fds)) if fds.is_empty()));
         assert!(matches!(gateway.next().await, Some((ToGateway::Tools(tools), _)) if tools.tools.is_empty()));
+        let providers = gateway.next().await;
+        assert!(matches!(providers, Some((ToGateway::Providers(all), _)) if all.providers.is_empty()));
+        assert!(matches!(gateway.next().await, Some((ToGateway::Budgets(_), _))));
         gateway
     }
 

@@ -18,6 +18,8 @@ use strait_contract::{
     record::{Decision, Phase, Record},
 };
 
+use crate::budget::snapshot::Position;
+
 use super::{
     Begun, LogError, Options, RunMeta,
     head::{BadHead, Head},
@@ -100,6 +102,11 @@ impl Chain {
         self.meta.as_ref().map_or(HOST, |meta| meta.id.as_str())
     }
 
+    /// How far it is written.
+    pub(super) fn place(&self) -> Position {
+        Position { segment: self.segment, bytes: self.bytes }
+    }
+
     pub(super) fn mark(&self) -> Mark {
         Mark { seq: self.seq, hash: self.hash, pending: self.pending.len() }
     }
@@ -141,7 +148,7 @@ impl Chain {
         let run = meta.as_ref().map(|meta| meta.id.as_str());
         let folder = match run {
             Some(run) => options.state_dir.join("runs").join(run),
-            None => options.state_dir.join(HOST),
+            None => super::host_folder(&options.state_dir),
         };
         let fault = |source| LogError::File { path: folder.clone(), source };
         make_folder(options, &folder).map_err(fault)?;
@@ -282,7 +289,7 @@ pub(super) fn segment_name(number: u32) -> String {
 }
 
 /// The files of a chain in order: sealed segments by number without a gap, then the current one if it exists.
-pub(super) fn segments(folder: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn segments(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for number in 1.. {
         let path = folder.join(segment_name(number));

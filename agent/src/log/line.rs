@@ -7,6 +7,8 @@ use serde_json::ser::Formatter;
 use sha2::{Digest, Sha256};
 use strait_contract::{
     approval::Approval,
+    budget::{Amount, Charge, Day},
+    model::Usd,
     record::{
         Activity, Body, Decision, Destination, Dns, Event, Kind, Phase, Record, Request, Source, Step,
         ToolKind, Traffic,
@@ -15,6 +17,10 @@ use strait_contract::{
     run::Process,
     tool::ToolName,
 };
+
+mod model;
+
+use model::{ModelLine, TokensLine};
 
 /// A SHA-256.
 pub(super) type Hash = [u8; 32];
@@ -87,6 +93,7 @@ pub(crate) fn is_acceptable(record: &Record) -> bool {
                     .into_iter()
                     .all(|text| text.as_deref().is_none_or(&mut fits))
                 && approved_by(step.approval.as_ref()).is_none_or(&mut fits)
+                && step.model.as_deref().is_none_or(|step| model::is_acceptable(step, &mut fits))
                 && step.process.as_ref().is_none_or(|process| {
                     fits(&process.comm)
                         && process.exe.as_deref().is_none_or(&mut fits)
@@ -287,6 +294,14 @@ struct TraceLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<ProcessLine<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    charge: Option<ChargeLine>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<ModelLine<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<TokensLine<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost_usd: Option<Option<f64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_out: Option<u64>,
@@ -377,6 +392,26 @@ impl<'a> ApprovalLine<'a> {
     fn of(approval: &'a Approval) -> Self {
         let Approval { id, by, outcome, waited_ms } = approval;
         Self { id: id.as_str(), by: by.as_deref(), outcome: outcome.as_str(), waited_ms: *waited_ms }
+    }
+}
+
+/// What a call is held or spent at, as a line has it.
+#[derive(Debug, PartialEq, Serialize, serde::Deserialize)]
+pub(crate) struct ChargeLine {
+    day: u32,
+    calls: u64,
+    tokens: u64,
+    usd: f64,
+}
+
+impl ChargeLine {
+    fn of(Charge { day, amount: Amount { calls, tokens, usd } }: Charge) -> Self {
+        Self { day: day.0, calls, tokens, usd: usd.dollars() }
+    }
+
+    pub(crate) fn charge(&self) -> Charge {
+        let usd = Usd::from_dollars(self.usd).unwrap_or_default();
+        Charge { day: Day(self.day), amount: Amount { calls: self.calls, tokens: self.tokens, usd } }
     }
 }
 
@@ -514,7 +549,7 @@ impl<'a> TraceLine<'a> {
         Self {
             step: record.id,
             parent: step.parent,
-            step_type: "tool",
+            step_type: if step.model.is_some() { "model" } else { "tool" },
             tool: &step.tool,
             kind: step.kind.as_str(),
             target: &step.target,
@@ -527,6 +562,14 @@ impl<'a> TraceLine<'a> {
             approval: step.approval.as_ref().map(ApprovalLine::of),
             placeholders: &step.placeholders,
             process: step.process.as_ref().map(ProcessLine::new),
+            charge: step.charge.map(ChargeLine::of),
+            model: step.model.as_deref().map(ModelLine::of),
+            tokens: step.model.as_ref().and_then(|model| model.tokens.as_ref()).map(TokensLine::of),
+            cost_usd: step
+                .model
+                .as_ref()
+                .filter(|model| model.tokens.is_some())
+                .map(|model| model.cost.map(Usd::dollars)),
             status: step.status,
             bytes_out: step.bytes_out,
             bytes_in: step.bytes_in,
@@ -566,7 +609,9 @@ pub(super) fn kind(kind: Kind) -> &'static str {
 
 /// The kind of tool that the log spells so.
 pub(super) fn tool_kind_named(text: &str) -> Option<ToolKind> {
-    [ToolKind::Http, ToolKind::Web, ToolKind::Mcp].into_iter().find(|kind| kind.as_str() == text)
+    [ToolKind::Http, ToolKind::Web, ToolKind::Mcp, ToolKind::Model]
+        .into_iter()
+        .find(|kind| kind.as_str() == text)
 }
 
 /// The kind that the log spells so.

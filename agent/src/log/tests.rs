@@ -229,7 +229,7 @@ async fn segments_continue_the_chain_and_few_files_stay_open() {
     }
     log.append_synced(vec![request("r0", "https://a.test/last")]).await.unwrap();
     for run in &runs {
-        let files = chain::segments(&dir.path().join("runs").join(run)).unwrap();
+        let files = segments(&dir.path().join("runs").join(run)).unwrap();
         assert!(files.len() > 3, "{files:?}");
         let verdict = verify(dir.path(), Some(run)).unwrap();
         let Verdict::Intact { lines, .. } = verdict else { panic!("{run}: {verdict:?}") };

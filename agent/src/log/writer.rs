@@ -7,6 +7,7 @@ use std::{
     io::Write as _,
     num::NonZeroUsize,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::PathBuf,
     sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::Instant,
@@ -14,10 +15,16 @@ use std::{
 
 use lru::LruCache;
 use strait_contract::{
-    ids::RunId,
+    budget::AgentUse,
+    ids::{AgentName, RunId},
     record::{Record, Unrecorded},
 };
 use tokio::sync::oneshot;
+
+use crate::budget::{
+    self, Ledger,
+    snapshot::{self, Snapshot},
+};
 
 use super::{
     Append, LogError, Opened, Options, RunMeta,
@@ -73,6 +80,7 @@ pub(super) struct Writer {
     policy: Option<String>,
     outage: Option<Outage>,
     tally: Tally,
+    ledger: Ledger,
 }
 
 /// The log could not be written since then.
@@ -93,6 +101,8 @@ impl Writer {
     ) -> Result<Self, LogError> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let (host, Taken { cut, .. }) = Chain::open(&options, None, &key.public())?;
+        let ledger = budget::recover(&options.state_dir)
+            .map_err(|source| LogError::File { path: options.state_dir.clone(), source })?;
         let files = NonZeroUsize::new(options.open_files).unwrap_or(NonZeroUsize::MIN);
         let mut writer = Self {
             options,
@@ -106,6 +116,7 @@ impl Writer {
             policy: None,
             outage: None,
             tally: Tally::default(),
+            ledger,
         };
         if cut > 0 {
             writer.note(event(None, "log.recovered", &[("cutBytes", cut.to_string())]));
@@ -116,6 +127,33 @@ impl Writer {
     /// Counts of what was written.
     pub(super) fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// The ledger of model use.
+    pub(super) fn ledger(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    /// The ledger as it is to be on disk, if it has changed, and where.
+    pub(super) fn changed_ledger(&mut self) -> Option<(Snapshot, PathBuf)> {
+        let chains = &self.chains;
+        let snapshot = self.ledger.snapshot(|run| chains.get(&run.cloned()).map(Chain::place))?;
+        Some((snapshot, snapshot::path(&self.options.state_dir)))
+    }
+
+    /// Sets an agent's total back once that is on record.
+    pub(super) fn reset_budget(
+        &mut self,
+        agent: &AgentName,
+        by: String,
+    ) -> Result<Option<AgentUse>, Unrecorded> {
+        let Some(total) = self.ledger.total(agent) else { return Ok(None) };
+        let facts = budget::reset_facts(agent, by, total);
+        if !self.note(event(None, "budget.reset", &facts)) {
+            return Err(Unrecorded::Log);
+        }
+        self.ledger.reset(agent);
+        Ok(self.ledger.agent_use(agent))
     }
 
     /// The digest of the policies in force, for every line from now on.
@@ -145,6 +183,7 @@ impl Writer {
         if let Some(chain) = self.chains.get(&name) {
             return Ok(Opened { lines: chain.seq, cut: 0, open: Vec::new() });
         }
+        self.ledger.opened(&meta.id, &meta.agent);
         let (chain, Taken { cut, open }) = Chain::open(&self.options, Some(meta), &self.key.public())?;
         let opened = Opened { lines: chain.seq, cut, open };
         let run = chain.name().to_owned();
@@ -168,6 +207,9 @@ impl Writer {
                 ("lines", chain.seq.to_string()),
                 ("head", line::hex(&chain.hash)),
             ];
+            if let Some(run) = &name {
+                self.ledger.sealed(run);
+            }
             self.note(event(None, "log.sealed", &facts));
         } else {
             let _ = reply.send(Err(Unrecorded::Run));
@@ -197,8 +239,15 @@ impl Writer {
         }
         match self.write(&touched) {
             Ok(()) => {
-                taken.iter().flat_map(|append| &append.records).for_each(|record| self.tally.count(record));
+                let mut crossed = Vec::new();
+                for record in taken.iter().flat_map(|append| &append.records) {
+                    self.tally.count(record);
+                    crossed.append(&mut self.ledger.take(record));
+                }
                 self.acknowledge(taken, &touched);
+                for crossed in crossed {
+                    self.note(event(Some(crossed.run.clone()), crossed.event(), &crossed.facts()));
+                }
             }
             Err(_) if taken.len() > 1 => {
                 for append in taken {

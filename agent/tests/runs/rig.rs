@@ -178,6 +178,8 @@ async fn start(instance: &Instance, config: Config) -> (Arc<Runs>, mpsc::Receive
                 Ok(setup_config.setup(authority.intermediate().map_err(|error| error.to_string())?))
             }),
             tools: Box::new(strait_contract::tool::Tools::default),
+            providers: Box::new(strait_contract::provider::Providers::default),
+            budgets: Box::new(std::collections::BTreeMap::new),
             credential: Box::new(|_| Err("no credentials in these tests".to_owned())),
             names_per_run: 64,
         },

@@ -1,18 +1,6 @@
 //! The APIs and what can be asked of them.
 
-use serde::{Deserialize, Serialize};
-
-/// How a provider is spoken to. Azure OpenAI and Bedrock are places where one of these is spoken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dialect {
-    /// OpenAI and what is compatible with it.
-    OpenAi,
-    /// Anthropic.
-    Anthropic,
-    /// Gemini.
-    Gemini,
-}
+pub use strait_contract::provider::Dialect;
 
 /// What a model request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,4 +25,27 @@ pub enum Operation {
     Embed,
     /// A list of models or one of it: costs nothing.
     Models,
+}
+
+impl Operation {
+    /// As records spell it: the words of the path.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Completions => "completions",
+            Self::Responses => "responses",
+            Self::Embeddings => "embeddings",
+            Self::Messages => "messages",
+            Self::CountTokens => "count_tokens",
+            Self::Generate => "generate_content",
+            Self::StreamGenerate => "stream_generate_content",
+            Self::Embed => "embed_content",
+            Self::Models => "models",
+        }
+    }
+
+    /// Whether the provider charges for it.
+    pub fn is_charged(self) -> bool {
+        !matches!(self, Self::CountTokens | Self::Models)
+    }
 }

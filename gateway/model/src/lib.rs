@@ -6,7 +6,11 @@
 
 pub mod api;
 pub mod document;
+pub mod endpoint;
 pub mod estimate;
 pub mod meter;
 pub mod price;
+pub mod refusal;
+pub mod route;
 pub mod server_tools;
+pub mod translate;

@@ -21,6 +21,7 @@ use crate::{
     protocol::{
         http::body::{Orders, Source, takes_trailers},
         mcp,
+        model::answer::Counting,
     },
     tools::Kind,
 };
@@ -50,13 +51,19 @@ impl Dressed<'_> {
             }
             fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
-        if matches!(tool.kind, Kind::Mcp { .. }) {
+        if matches!(tool.kind, Kind::Model) {
+            // A caller's keys and accounts are its own affair; the provider gets the operator's.
+            for name in KEYS.iter().chain(&ACCOUNTS) {
+                remove_like(fields, name);
+            }
+        }
+        if matches!(tool.kind, Kind::Mcp { .. } | Kind::Model) {
             fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         if matches!(tool.kind, Kind::Web) {
             // Pages get nothing that names the caller.
-            for name in [AUTHORIZATION, COOKIE, X_API_KEY, API_KEY, X_GOOG_API_KEY] {
-                remove_like(fields, &name);
+            for name in &KEYS {
+                remove_like(fields, name);
             }
             fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, identity"));
         }
@@ -81,9 +88,20 @@ impl Dressed<'_> {
     }
 }
 
-const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-const API_KEY: HeaderName = HeaderName::from_static("api-key");
-const X_GOOG_API_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
+/// What servers take for a proof of who calls.
+const KEYS: [HeaderName; 5] = [
+    AUTHORIZATION,
+    COOKIE,
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-goog-api-key"),
+];
+/// What says on whose account a model call is.
+const ACCOUNTS: [HeaderName; 3] = [
+    HeaderName::from_static("openai-organization"),
+    HeaderName::from_static("openai-project"),
+    HeaderName::from_static("x-goog-user-project"),
+];
 
 /// What is done to the answer of a call; `None` if nothing is.
 pub(super) fn orders(
@@ -121,6 +139,9 @@ pub(super) fn screened(
     }
     let ongoing = call.mcp().and_then(|call| call.ongoing.as_ref());
     let source = looked_through(orders, head, body)?;
+    if let Some(model) = call.model() {
+        return Ok(Source::Model(Box::new(Counting::new(Arc::clone(model), source))));
+    }
     match ongoing {
         Some(ongoing) => mcp::answer::take(ongoing, head, source),
         None => Ok(source),

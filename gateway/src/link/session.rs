@@ -307,7 +307,15 @@ impl Link {
                 let fd = fds.pop().ok_or(SessionError::OutOfOrder("a run came without its names"))?;
                 self.gateway.runs.started(info, fd, &self.limits(), self.sessions)?;
             }
+            ToGateway::Budgets(budgets) => self.gateway.budgets.set(budgets),
+            ToGateway::AgentUse(told) => self.gateway.budgets.agent_use(told),
+            ToGateway::RunUse(told) => {
+                if let Some(run) = self.gateway.runs.by_id(&told.run) {
+                    self.gateway.budgets.run_use(&run.models, told.spent);
+                }
+            }
             ToGateway::Announced => {
+                self.gateway.budgets.begin();
                 session.announced = true;
                 self.serve_when_ready(session).await;
             }
@@ -332,6 +340,7 @@ impl Link {
                 }
             }
             ToGateway::Tools(tools) => self.gateway.set_tools(*tools)?,
+            ToGateway::Providers(told) => self.gateway.set_providers(*told)?,
             ToGateway::Credential { ticket, value } => {
                 if let Some(Asked::Credential(answer)) = session.asked.remove(&ticket) {
                     let _ = answer.send(value);

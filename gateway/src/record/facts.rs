@@ -7,8 +7,8 @@ use strait_contract::{
     code::Code,
     ids::{RecordId, RunId},
     record::{
-        Activity, Body, Decision, Destination, Dns, Kind, MAX_ARGUMENTS, Phase, Record, Request, Source,
-        Step, ToolKind, Traffic,
+        Activity, Body, Decision, Destination, Dns, Kind, MAX_ARGUMENTS, ModelStep, Phase, Record, Request,
+        Source, Step, ToolKind, Traffic,
     },
     redact::{redact_text, redact_url},
     run::Process,
@@ -16,8 +16,14 @@ use strait_contract::{
 };
 
 use super::MAX_TEXT;
-use crate::call::{Call, Caller, DnsCall, Endpoint, HttpCall, McpCall, Via, What};
+use crate::{
+    budget::Reservation,
+    call::{Call, Caller, DnsCall, Endpoint, HttpCall, McpCall, Via, What},
+    protocol::model::answer::Answered,
+};
 
+/// Most bytes of a model's name in a record.
+const MAX_MODEL: usize = 256;
 /// Most bytes of a URL in a record.
 const MAX_URL: usize = 2048;
 
@@ -40,6 +46,8 @@ pub struct Outcome {
     pub answer: Option<String>,
     /// Whether the answer was cut at its limit.
     pub truncated: bool,
+    /// What a model call came to.
+    pub model: Option<Box<Answered>>,
 }
 
 impl Outcome {
@@ -76,6 +84,8 @@ struct Trace {
     passed: bool,
     /// Whether nothing does in any case.
     inbound: bool,
+    /// What a budget holds for it.
+    reservation: Option<Reservation>,
 }
 
 impl Line {
@@ -102,6 +112,7 @@ impl Line {
                 leg: RecordId::now(),
                 passed: false,
                 inbound: call.mcp().is_some_and(|mcp| mcp.inbound),
+                reservation: call.model().and_then(|model| model.reservation.clone()),
             })
         });
         activity.step = step.is_some().then_some(call.id);
@@ -206,7 +217,9 @@ impl Line {
         match step {
             None => (line(id, Body::Activity(Box::new(ended(*activity, outcome, took)))), None),
             Some(trace) => {
-                let Trace { step, leg, passed, .. } = *trace;
+                let Trace { mut step, leg, passed, reservation, .. } = *trace;
+                // What it was settled at; all that was held if it was sent and nobody has settled it.
+                step.charge = reservation.map(|reservation| reservation.close());
                 let leg =
                     passed.then(|| line(leg, Body::Activity(Box::new(ended(*activity, outcome, took)))));
                 (line(id, Body::Trace(Box::new(step_ended(step, outcome, took)))), leg)
@@ -261,6 +274,15 @@ fn step_ended(mut step: Step, outcome: &Outcome, took: Duration) -> Step {
         }
         None => {}
     }
+    if let (Some(step), Some(answered)) = (&mut step.model, &outcome.model) {
+        let Answered { tokens, cost, used, complete, first_token_us, attempts } = &**answered;
+        step.tokens.clone_from(tokens);
+        (step.cost, step.complete, step.first_token_us, step.attempts) =
+            (*cost, *complete, *first_token_us, *attempts);
+        if let Some(used) = used {
+            step.used = Some(redact_text(used, MAX_MODEL));
+        }
+    }
     step.status = outcome.status;
     step.bytes_out = Some(outcome.bytes_out);
     step.bytes_in = Some(outcome.bytes_in);
@@ -278,6 +300,7 @@ fn step(call: &Call) -> Option<Step> {
     };
     let tool = http.tool.as_ref()?;
     let target = &http.target;
+    let model = http.model.as_ref();
     let url = unshown(&call.caller, target.url());
     let place = url.split_once('?').map_or_else(|| url.as_ref(), |(place, _)| place);
     Some(Step {
@@ -288,6 +311,11 @@ fn step(call: &Call) -> Option<Step> {
             shown.strip_prefix('?').map(str::to_owned).unwrap_or(shown)
         }),
         process: call.caller.process().map(Process::for_record),
+        model: model.map(|model| {
+            let asked = redact_text(&unshown(&call.caller, &model.step.asked), MAX_MODEL);
+            Box::new(ModelStep { asked, ..model.step.clone() })
+        }),
+        charge: model.and_then(|model| Some(model.reservation.as_ref()?.held())),
         ..Step::new(tool.name.to_string(), tool.kind(), Decision::Deny)
     })
 }

@@ -13,6 +13,7 @@ use strait_contract::{
     flow::Flow,
     message::{Intermediate, Limits, PolicyFile, Resolver, Secret, Setup, ToGateway},
     names::{SLOT, address},
+    provider::Providers,
     run::{Range, RunInfo},
     token::TokenHash,
     tool::Tools,
@@ -63,6 +64,7 @@ pub struct Options {
     /// Whether the gateway is given a spool; without one every call waits for the agent.
     pub spool: bool,
     pub tools: Tools,
+    pub providers: Providers,
     pub resolver: Resolver,
     /// What the run is shown of credentials.
     pub exposed: Vec<Exposed>,
@@ -78,6 +80,7 @@ impl Default for Options {
             doh: Vec::new(),
             spool: true,
             tools: Tools::default(),
+            providers: Providers::default(),
             resolver,
             exposed: Vec::new(),
         }
@@ -174,6 +177,7 @@ impl World {
             agent.tell(ToGateway::Spool, vec![self.log.spool.try_clone().unwrap().into()]);
         }
         agent.tell(ToGateway::Tools(Box::new(self.options.tools.clone())), Vec::new());
+        agent.tell(ToGateway::Providers(Box::new(self.options.providers.clone())), Vec::new());
         agent.tell(ToGateway::Announced, Vec::new());
         let run = RunInfo { exposed: self.options.exposed.clone(), ..run_info() };
         agent.tell(ToGateway::RunStarted(run), vec![names()]);

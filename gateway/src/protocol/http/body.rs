@@ -21,7 +21,7 @@ use crate::protocol::mcp::Waiting;
 pub use self::{download::Download, payload::Payload, screen::TRUNCATED, upload::Upload};
 pub(crate) use self::{
     download::Ending,
-    payload::{Collect, room},
+    payload::{Collect, model_room, room},
     screen::{Orders, Source, takes_trailers},
     upload::Wanted,
 };

@@ -3,7 +3,7 @@
 //! A tool's endpoint asks for the run's workload token. From there on a call of a tool is a call like any other: read,
 //! decided, forwarded, recorded.
 
-mod address;
+pub(crate) mod address;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request::Parts};
@@ -17,14 +17,14 @@ use crate::{
     call::{Call, Via},
     decide::{self, Refusal},
     gateway::Settings,
-    protocol::mcp,
+    protocol::{mcp, model},
     token,
     tools::{Kind, Tools},
 };
 
 const ABOUT: &str = "This is Strait's gateway: everything that leaves this run passes it, is decided by policy and \
 is on record.\nConnections are captured without any setting; it is also an explicit HTTP proxy (absolute-form and \
-CONNECT).\nTools: /http/TOOL/PATH, /web/URL, /web?url=URL and /mcp/TOOL, with the token in $STRAIT_TOKEN.\nA refusal is JSON: \
+CONNECT).\nTools: /http/TOOL/PATH, /web/URL, /web?url=URL and /mcp/TOOL, models: /model/PROVIDER/PATH, with the token in $STRAIT_TOKEN.\nA refusal is JSON: \
 error.code, error.reason, error.rule, error.hint and the id of its record.\n";
 
 /// Answers a request to the gateway's own address.
@@ -32,6 +32,10 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
     let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let Some(address) = Address::read(path) else { return own(front, &head).await };
+    if let Address::Model { provider, rest } = address {
+        let (provider, rest) = (provider.to_owned(), rest.to_owned());
+        return Box::pin(model::addressed(front, &provider, &rest, Request::from_parts(head, body))).await;
+    }
     let via = if matches!(address, Address::Web(_)) { Via::Web } else { Via::Tool };
     let context = &front.context;
     let checked = same_origin(&context.settings, &head.headers)
@@ -84,7 +88,9 @@ fn call(
             let tool = tools.find("web", ToolKind::Web)?;
             (tool, url.target())
         }
-        Address::Mcp(_) => return Err(Refusal::new(Code::Internal, "an MCP server has no such address")),
+        Address::Mcp(_) | Address::Model { .. } => {
+            return Err(Refusal::new(Code::Internal, "what is addressed isn't a tool of this kind"));
+        }
     };
     let target = target.map_err(|why| Refusal::new(why.code(), why.to_string()).hint(why.hint()))?;
     read::call(front, via, Some(tool), target, head, body_bytes)
@@ -97,7 +103,7 @@ pub(crate) fn is_tool(path: &str) -> bool {
 
 /// Refuses what a page of another origin sends: a browser inside the run would add the run's address by itself
 /// (case 62). Clients that are no browsers send no `Origin`.
-fn same_origin(settings: &Settings, headers: &HeaderMap) -> Result<(), Refusal> {
+pub(crate) fn same_origin(settings: &Settings, headers: &HeaderMap) -> Result<(), Refusal> {
     for origin in headers.get_all(header::ORIGIN) {
         let text = origin.to_str().unwrap_or_default();
         let own = text.strip_prefix("http://").is_some_and(|authority| read::is_own(settings, authority));

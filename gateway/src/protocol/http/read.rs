@@ -76,6 +76,7 @@ pub(crate) fn call(
         body_bytes,
         content_type: content_type(&head.headers),
         tool,
+        model: None,
     };
     doh::check(settings, &call, &head.headers)?;
     overrides::check(&call, &head.headers, &settings.names)?;

@@ -31,6 +31,7 @@ use crate::{
     hold::Carried,
     limits::H2_STREAMS,
     pipeline::Context,
+    protocol::model,
     record::facts::{self, Line},
     refuse as words,
 };
@@ -205,7 +206,10 @@ pub(crate) async fn answer(
         Err(refusal) => return Ok(refused(unread(&front, &head, refusal).await)),
     };
     Ok(match asked {
-        Asked::Call(call) => send(&front.context, *call, head, body).await,
+        Asked::Call(call) => match model::at_origin(&front, &call) {
+            Some(provider) => Box::pin(model::intercepted(&front, provider, *call, head, body)).await,
+            None => send(&front.context, *call, head, body).await,
+        },
         Asked::Tunnel(to) => proxy::tunnel(&front.context, to, Request::from_parts(head, body)),
         Asked::Own => endpoint::answer(&front, Request::from_parts(head, body)).await,
     })

@@ -83,6 +83,7 @@ pub(super) fn http(tool: &Arc<Tool>, url: &Target, bytes: usize) -> HttpCall {
         content_type: Some("application/json".to_owned()),
         query: Vec::new(),
         tool: Some(Arc::clone(tool)),
+        model: None,
     }
 }
 

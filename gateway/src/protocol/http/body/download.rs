@@ -244,6 +244,7 @@ impl Download {
         self.state = match self.ending.take() {
             Some(mut ending) => {
                 ending.outcome.truncated = truncated;
+                ending.outcome.model = self.from.answered();
                 State::Closing { last, done: Box::pin(ending.write(self.received)) }
             }
             None => State::Over,
@@ -252,7 +253,8 @@ impl Download {
 
     fn fail(&mut self, code: Code, reason: String) {
         self.state = State::Over;
-        if let Some(ending) = self.ending.take() {
+        if let Some(mut ending) = self.ending.take() {
+            ending.outcome.model = self.from.answered();
             ending.fail(code, reason, self.received);
         }
     }
@@ -260,7 +262,8 @@ impl Download {
 
 impl Drop for Download {
     fn drop(&mut self) {
-        if let Some(ending) = self.ending.take() {
+        if let Some(mut ending) = self.ending.take() {
+            ending.outcome.model = self.from.answered();
             let Outcome { code, reason, .. } = Outcome::gone();
             ending.fail(code.unwrap_or(Code::ClientGone), reason.unwrap_or_default(), self.received);
         }

@@ -51,6 +51,14 @@ pub(crate) enum Collect {
     Trailers,
 }
 
+/// Bytes of bodies that the model calls of one run may have in memory.
+const MODELS_PER_RUN: usize = 96 * 1024 * 1024;
+
+/// A run's room for bodies of model calls.
+pub(crate) fn model_room() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(MODELS_PER_RUN / UNIT))
+}
+
 /// A run's room for held bodies.
 pub(crate) fn room() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(HELD_PER_RUN / UNIT))

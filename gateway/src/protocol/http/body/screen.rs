@@ -23,7 +23,10 @@ use tokio::time::Sleep;
 use super::Broken;
 use crate::{
     mask::{Masker, Patterns},
-    protocol::mcp::Filter,
+    protocol::{
+        mcp::Filter,
+        model::answer::{Answered, Counting},
+    },
 };
 
 /// Says that an answer was cut, and where: in its head if its length was known, else in its trailer.
@@ -308,6 +311,8 @@ pub(crate) enum Source {
     Screened(Box<Screen>),
     /// An MCP server's answer, each message of it looked at.
     Mcp(Box<Filter>),
+    /// A model's answer, counted.
+    Model(Box<Counting>),
 }
 
 impl Source {
@@ -319,6 +324,7 @@ impl Source {
             }
             Self::Screened(screen) => screen.poll_frame(cx),
             Self::Mcp(filter) => filter.poll_frame(cx),
+            Self::Model(counting) => counting.poll_frame(cx),
         }
     }
 
@@ -328,6 +334,7 @@ impl Source {
             Self::Upstream(body) => body.is_end_stream(),
             Self::Screened(screen) => screen.is_end_stream() && !(screen.cut && screen.mark == Mark::Break),
             Self::Mcp(filter) => filter.is_end_stream(),
+            Self::Model(counting) => counting.is_end_stream(),
         }
     }
 
@@ -336,6 +343,15 @@ impl Source {
             Self::Upstream(body) => body.size_hint(),
             Self::Screened(screen) => screen.size_hint(),
             Self::Mcp(filter) => filter.size_hint(),
+            Self::Model(counting) => counting.size_hint(),
+        }
+    }
+
+    /// What a model's answer came to so far.
+    pub(crate) fn answered(&mut self) -> Option<Box<Answered>> {
+        match self {
+            Self::Model(counting) => Some(Box::new(counting.answered())),
+            _ => None,
         }
     }
 

@@ -14,6 +14,8 @@ pub(super) enum Address<'a> {
     Web(Named<'a>),
     /// `/mcp/TOOL`
     Mcp(&'a str),
+    /// `/model/PROVIDER` and what follows, as it was sent.
+    Model { provider: &'a str, rest: &'a str },
 }
 
 /// How a page is named.
@@ -27,7 +29,7 @@ pub(super) enum Named<'a> {
 
 /// Why an address leads nowhere.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum BadAddress {
+pub(crate) enum BadAddress {
     /// What it leads to isn't a URL.
     #[error(transparent)]
     Url(#[from] UrlError),
@@ -37,14 +39,14 @@ pub(super) enum BadAddress {
 }
 
 impl BadAddress {
-    pub(super) fn code(&self) -> Code {
+    pub(crate) fn code(&self) -> Code {
         match self {
             Self::Url(error) => error.code(),
             Self::Query => Code::MalformedRequest,
         }
     }
 
-    pub(super) fn hint(&self) -> &'static str {
+    pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::Url(UrlError::Scheme) | Self::Query => {
                 "write /web/https://HOST/PATH, or /web?url= and the percent-encoded URL"
@@ -61,6 +63,11 @@ impl<'a> Address<'a> {
             let end = rest.find(['/', '?']).unwrap_or(rest.len());
             let (tool, rest) = rest.split_at_checked(end)?;
             return Some(Self::Http { tool, rest });
+        }
+        if let Some(rest) = path.strip_prefix("/model/") {
+            let end = rest.find(['/', '?']).unwrap_or(rest.len());
+            let (provider, rest) = rest.split_at_checked(end)?;
+            return Some(Self::Model { provider, rest });
         }
         if let Some(tool) = path.strip_prefix("/mcp/") {
             return Some(Self::Mcp(tool));
@@ -92,7 +99,7 @@ impl Named<'_> {
 
 /// The URL of `rest` below `base`. What leads above its own root is refused, so nothing leads above the base. Pairs named
 /// `replaced` are left out of the query: the credential is the one of this name.
-pub(super) fn join(base: &Target, rest: &str, replaced: Option<&str>) -> Result<Target, BadAddress> {
+pub(crate) fn join(base: &Target, rest: &str, replaced: Option<&str>) -> Result<Target, BadAddress> {
     let below = Target::from_host(base.scheme(), base.host().clone(), base.port(), rest)?;
     let root = base.path().trim_end_matches('/');
     let mut whole = String::from(root);
@@ -145,6 +152,9 @@ mod tests {
             ("/mcp/github", Some(Address::Mcp("github"))),
             ("/mcp/github/x?y", Some(Address::Mcp("github/x?y"))),
             ("/mcp", None),
+            ("/model/openai/v1/x?y", Some(Address::Model { provider: "openai", rest: "/v1/x?y" })),
+            ("/model/openai", Some(Address::Model { provider: "openai", rest: "" })),
+            ("/model", None),
             ("/http", None),
             ("/", None),
         ] {

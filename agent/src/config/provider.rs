@@ -1,0 +1,138 @@
+//! `[providers.NAME]` and `agents.NAME.models`: parsed once into what the gateway is told.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use strait_contract::{
+    ids::AgentName,
+    provider::{Content, Dialect, Provider, Providers},
+    tool::{Bound, ToolName},
+};
+use strait_model::endpoint::GROUPS;
+use strait_policies::url::Names;
+
+use super::{
+    AgentConfig, ConfigError, Credential,
+    tool::{Source, base},
+};
+
+/// Largest encoded set of providers, bytes: it goes over the link in one packet.
+const MAX_PROVIDERS: usize = 96 * 1024;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProviderTable {
+    api: Dialect,
+    url: Option<String>,
+    credential: Option<String>,
+    #[serde(default = "yes")]
+    intercept: bool,
+    #[serde(default)]
+    allow: Vec<String>,
+    #[serde(default)]
+    content: Content,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Source<'_> {
+    /// What the gateway is told of the providers and who may ask for which models.
+    pub(super) fn providers(
+        &self,
+        tables: BTreeMap<String, ProviderTable>,
+        credentials: &BTreeMap<ToolName, Credential>,
+        agents: &BTreeMap<AgentName, AgentConfig>,
+        passthrough: &[String],
+    ) -> Result<Providers, ConfigError> {
+        let names = Names::new(self.hosts.iter().map(|(name, _)| name.as_str()))
+            .map_err(|error| self.conflict(format!("`hosts`: {error}")))?;
+        let mut providers = Vec::new();
+        for (text, table) in tables {
+            let name = self.name("providers", &text)?;
+            let provider = self.provider(name, table, credentials, &names, passthrough);
+            providers.push(provider.map_err(|why| self.conflict(format!("`providers.{text}`: {why}")))?);
+        }
+        let mut listed = Vec::new();
+        for (agent, config) in agents {
+            let Some(models) = &config.models else { continue };
+            for pattern in models {
+                covers_any(pattern, &providers)
+                    .map_err(|why| self.conflict(format!("`agents.{agent}.models`: {why}")))?;
+            }
+            listed.push((agent.clone(), models.clone()));
+        }
+        let all = Providers { providers, agents: listed, rules: String::new() };
+        match postcard::to_stdvec(&all) {
+            Ok(encoded) if encoded.len() <= MAX_PROVIDERS => Ok(all),
+            _ => {
+                let most = MAX_PROVIDERS / 1024;
+                Err(self
+                    .conflict(format!("`[providers]` and `models` are too large: {most} KiB are the most")))
+            }
+        }
+    }
+
+    fn provider(
+        &self,
+        name: ToolName,
+        table: ProviderTable,
+        credentials: &BTreeMap<ToolName, Credential>,
+        names: &Names,
+        passthrough: &[String],
+    ) -> Result<Provider, String> {
+        let ProviderTable { api: dialect, url, credential, intercept, allow, content } = table;
+        let url = url.unwrap_or_else(|| origin(dialect).to_owned());
+        let target = base(&url, names)?;
+        let credential = match credential {
+            None => None,
+            Some(text) => {
+                let found = text.parse::<ToolName>().ok().and_then(|name| credentials.get_key_value(&name));
+                let (name, credential) = found.ok_or_else(|| {
+                    format!("`credential` names `{text}`, but there is no `[credentials.{text}]`")
+                })?;
+                self.sealed(&target)?;
+                let Credential { send, placed, ttl_seconds, .. } = credential.clone();
+                let send = if placed { send } else { dialect.placement() };
+                Some(Bound { name: name.clone(), send, ttl_seconds })
+            }
+        };
+        if intercept && passthrough.iter().any(|host| host == target.host_text()) {
+            return Err(format!(
+                "calls of `{0}` can't be seen, since `network.passthrough` has it: take it out there, or write \
+                 `intercept = false`",
+                target.host_text()
+            ));
+        }
+        if let Some(group) = allow.iter().find(|group| !GROUPS.contains(&group.as_str())) {
+            return Err(format!("`allow` names `{group}`: it may name {}", GROUPS.join(", ")));
+        }
+        Ok(Provider { name, dialect, url: target.url().to_owned(), credential, intercept, allow, content })
+    }
+}
+
+/// Where an API is if the config doesn't say.
+fn origin(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::OpenAi => "https://api.openai.com",
+        Dialect::Anthropic => "https://api.anthropic.com",
+        Dialect::Gemini => "https://generativelanguage.googleapis.com",
+    }
+}
+
+/// A pattern that no provider could ever fit is a slip of the pen.
+fn covers_any(pattern: &str, providers: &[Provider]) -> Result<(), String> {
+    let Some((provider, _)) = pattern.split_once('/') else {
+        return match pattern {
+            "*" => Ok(()),
+            _ => Err(format!(
+                "`{pattern}` isn't a pattern: write `PROVIDER/MODEL`, with `*` for any characters"
+            )),
+        };
+    };
+    if provider.contains('*') || providers.iter().any(|known| known.name.as_str() == provider) {
+        return Ok(());
+    }
+    Err(format!("`{pattern}` is for `{provider}`, but there is no `[providers.{provider}]`"))
+}
