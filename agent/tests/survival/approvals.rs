@@ -253,6 +253,7 @@ fn a22_a_call_waits_and_is_answered_once_a_person_has_approved_that_one_executio
     desk.assert_whole();
 }
 
+/// Case 83.
 #[test]
 fn case_85_an_approval_serves_the_call_that_was_shown_and_no_other() {
     let mut desk = Desk::new(
@@ -372,6 +373,7 @@ fn case_87_headless_refuses_at_once_and_with_nobody_there_time_runs_out() {
     assert_eq!(desk.events("approval.expired").len(), 2);
 }
 
+/// A22.
 #[test]
 fn a_gateway_or_an_agent_that_is_killed_leaves_nothing_that_could_run_twice() {
     let mut desk = Desk::new(ASK, "");
@@ -409,6 +411,7 @@ fn a_gateway_or_an_agent_that_is_killed_leaves_nothing_that_could_run_twice() {
     desk.assert_whole();
 }
 
+/// A22, A27.
 #[test]
 fn a_call_of_a_tool_waits_like_any_other_and_its_step_names_who_approved() {
     let rule = ASK.replace("Host::\"origin.example\"", "Tool::\"api\"");
@@ -458,6 +461,7 @@ fn as_second(desk: &Desk, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
+/// A22.
 #[test]
 fn nobody_but_an_administrator_approves_and_nothing_inside_a_run_does() {
     let mut desk = Desk::new(ASK, "");
@@ -499,6 +503,7 @@ fn nobody_but_an_administrator_approves_and_nothing_inside_a_run_does() {
     assert_eq!(desk.got(call), "done 200", "the control: root outside of it does");
 }
 
+/// A22.
 #[test]
 fn people_are_told_by_the_operators_command_and_shown_what_cannot_deceive_them() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -1,6 +1,8 @@
 //! MCP tools: what is judged is what is sent, lists show what can be called, nothing passes unseen (A5 to A8, A23, cases
 //! 52 to 62).
 
+#[path = "mcp/arguments.rs"]
+mod arguments;
 #[path = "mcp/official.rs"]
 mod official;
 #[path = "mcp/server.rs"]
@@ -276,7 +278,7 @@ async fn heads_are_checked_and_foreign_origins_refused_case_62() {
     );
 }
 
-/// The stateless era: mirrored headers must be there and agree.
+/// The stateless era: mirrored headers must be there and agree. (A5, A6.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stateless_requests_say_the_same_in_head_and_body() {
     let (world, server) = world(UNPINNED, &[]).await;
@@ -317,7 +319,7 @@ async fn stateless_requests_say_the_same_in_head_and_body() {
     assert!(got.json()["error"]["message"].as_str().unwrap().contains("elicitation/create"));
 }
 
-/// Case 55: sessions bear names of ours, are the run's own, and are forgotten when the server has.
+/// Case 55: sessions bear names of ours, are the run's own, and are forgotten when the server has. (A5.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_are_mapped_and_forgotten_case_55() {
     let (world, server) = world(UNPINNED, &[]).await;
@@ -484,7 +486,7 @@ async fn questions_of_servers_are_decided_case_57() {
     }
 }
 
-/// Case 57: the stream of a session, and one that is taken up again, are looked at as well.
+/// Case 57: the stream of a session, and one that is taken up again, are looked at as well. (A5.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_of_sessions_and_resumed_ones_are_looked_at_case_57() {
     let (world, server) = world(UNPINNED, &[]).await;
@@ -499,7 +501,7 @@ async fn streams_of_sessions_and_resumed_ones_are_looked_at_case_57() {
     assert_eq!(server.said().pop().unwrap().headers["last-event-id"], "e-7");
 }
 
-/// Case 58: whoever goes away has the server told within 2 s.
+/// Case 58: whoever goes away has the server told within 2 s. (A5.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_goes_cancels_case_58() {
     let (world, server) = world(UNPINNED, &[]).await;
@@ -728,7 +730,7 @@ async fn a_rule_about_one_server_says_nothing_of_another_case_60() {
     assert_eq!(other.said().len(), 0);
 }
 
-/// A session is good for the run and the tool that it was begun with.
+/// A session is good for the run and the tool that it was begun with. (A5.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_run_has_nothing_of_a_session_case_55() {
     let (world, server) = world(UNPINNED, &[]).await;
