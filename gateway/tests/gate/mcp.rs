@@ -615,6 +615,7 @@ async fn a_tool_that_has_changed_is_held_back_case_59() {
     wider["inputSchema"]["properties"]["files"] = json!({"type": "string"});
     server.state.lock().unwrap().pages = vec![(vec![wider, tool("read")], None)];
     assert_eq!(list().await, ["read"]);
+    until("both are told", || world.log.drifted.lock().unwrap().len() >= 2).await;
     let drifted = world.log.drifted.lock().unwrap().clone();
     assert_eq!(
         drifted,
@@ -644,6 +645,48 @@ async fn a_reload_does_not_forget_what_has_changed_case_59() {
     assert_eq!(server.said_of("tools/call").len(), 0, "nothing of it reached the server");
     pin(&world, 4, &changed, &other).await;
     assert_eq!(call().await, 200);
+}
+
+/// Waits for word that comes over the link.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..500 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("waited in vain until {what}");
+}
+
+/// Case 59: what one gateway has seen, the next knows before anybody lists the tools again; and a new agent is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_starts_knows_what_has_drifted_case_59() {
+    let (mut world, server) = pinned().await;
+    server.state.lock().unwrap().pages = vec![(vec![pay("does more"), tool("read")], None)];
+    assert_eq!(world.rpc("tools/list", json!({}), &[]).await.tool_names(), ["read"]);
+    let kept = |world: &World| world.log.kept_drifts.lock().unwrap().get("bank/pay").cloned();
+    until("it is told", || kept(&world).is_some()).await;
+    let drifted = kept(&world).unwrap();
+    world.log.kept_drifts.lock().unwrap().clear();
+    world.agent_dies().await;
+    world.agent_returns().await;
+    until("it is told", || kept(&world).is_some()).await;
+    assert_eq!(kept(&world).as_ref(), Some(&drifted), "an agent that comes is told");
+    assert_eq!(world.log.drifted.lock().unwrap().len(), 1, "and it isn't news");
+
+    let (next, server) = pinned().await;
+    let call = async || next.tool("pay", json!({"amount": 1})).await.status;
+    assert_eq!(call().await, 200, "the control: this one has seen no list");
+    next.agent.as_ref().unwrap().tell(ToGateway::ToolDrifted(drifted), Vec::new());
+    pin(&next, 3, &pay("does pay"), PINNED).await;
+    assert_eq!(call().await, 403);
+    assert_eq!(server.said_of("tools/call").len(), 1, "nothing of it reached the server");
+    // The server's own list says that all is well again.
+    server.state.lock().unwrap().pages = vec![(vec![pay("does pay"), tool("read")], None)];
+    next.log.kept_drifts.lock().unwrap().insert("bank/pay".to_owned(), kept(&world).unwrap());
+    assert_eq!(next.rpc("tools/list", json!({}), &[]).await.tool_names(), ["pay", "read"]);
+    assert_eq!(call().await, 200);
+    until("it is told of the agreement", || kept(&next).is_none()).await;
 }
 
 /// A21, A22: a call that waits for a person. Kept alive by comments once the client has waited a while; bound to what is
