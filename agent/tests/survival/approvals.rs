@@ -1,6 +1,7 @@
 //! Calls that wait for a person, from `curl` in a run to `strait approvals` on the host (A21, A22, cases 83, 85, 87).
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{Read as _, Write as _},
     net::TcpListener,
@@ -538,6 +539,42 @@ fn people_are_told_by_the_operators_command_and_shown_what_cannot_deceive_them()
     let shown = desk.site.strait(&["approvals", "show", &id]);
     assert!(shown.contains("| to p\\u{430}ypal\\u{202e}\\u{1b}[2K"), "{shown}");
     assert!(shown.bytes().all(|byte| byte == b'\n' || (0x20..0x7f).contains(&byte)), "{shown:?}");
+}
+
+/// A22: a webhook is a command, the one that the README shows.
+#[test]
+fn a_webhook_is_told_by_curl() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let hook = format!("http://{}/hook", listener.local_addr().unwrap());
+    let readme = include_str!("../../README.md");
+    let shown = readme.lines().find(|line| line.starts_with("`[\"/usr/bin/curl\"")).unwrap();
+    let command = shown.trim_matches(['`', '.']).replace("https://chat.example/hook", &hook);
+    let mut desk = Desk::new(ASK, &format!("[approvals]\nnotify = {{ command = {command} }}\n"));
+    desk.curl("-d '{\"amount\":82}' ORIGIN/pay");
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut told = Vec::new();
+    let mut buffer = [0; 4096];
+    let prompt: Value = loop {
+        let count = stream.read(&mut buffer).unwrap();
+        assert_ne!(count, 0, "{}", String::from_utf8_lossy(&told));
+        told.extend_from_slice(&buffer[..count]);
+        let text = String::from_utf8_lossy(&told).into_owned();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        assert!(head.starts_with("POST /hook ") && head.contains("application/json"), "{head}");
+        if let Ok(prompt) = serde_json::from_str(body) {
+            break prompt;
+        }
+    };
+    stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+    assert_eq!(prompt["id"], desk.prompt(1).as_str());
+    assert_eq!(prompt["content"], "{\"amount\":82}");
+    // Rows of calls that differ in their bodies alone are told apart.
+    desk.curl("-d '{\"amount\":83}' ORIGIN/pay");
+    desk.site.until("both are listed", |_| desk.all().len() == 2);
+    let table = desk.site.strait(&["approvals"]);
+    let calls: BTreeSet<&str> =
+        table.lines().filter_map(|line| line.split_once("POST ")).map(|(_, call)| call).collect();
+    assert_eq!(calls.len(), 2, "{table}");
 }
 
 /// Opens a thousand connections, makes a call on each that needs nobody, then one that does, and waits for the answers.

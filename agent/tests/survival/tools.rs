@@ -206,3 +206,38 @@ fn a_credential_that_others_can_read_is_refused_and_mended_without_a_restart_a33
         count(site, "out", "agents.default.tools") >= 1
     });
 }
+
+/// What scripts ask, with the exit code saying the same.
+#[test]
+fn check_reload_and_verify_answer_in_json() {
+    let site = site();
+    let ask = |arguments: &[&str]| {
+        let output = site.command(arguments).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect(line));
+        (output.status.code(), lines.collect::<Vec<_>>())
+    };
+    let (code, said) = ask(&["check", "--json"]);
+    assert_eq!((code, said.len(), &said[0]["ok"]), (Some(0), 1, &true.into()), "{said:?}");
+    assert_eq!((&said[0]["policyFiles"], said[0]["digest"].as_str().map(str::len)), (&1.into(), Some(64)));
+    let (code, said) = ask(&["reload", "--json"]);
+    assert_eq!((code, &said[0]["ok"]), (Some(0), &true.into()), "{said:?}");
+    let (code, said) = ask(&["log", "verify", "--all", "--json"]);
+    assert_eq!(
+        (code, &said[0]["chain"], &said[0]["intact"]),
+        (Some(0), &"host".into(), &true.into()),
+        "{said:?}"
+    );
+    fs::write(site.work().parent().unwrap().join("etc/policies/read.cedar"), "permit nothing").unwrap();
+    for command in ["check", "reload"] {
+        let (code, said) = ask(&[command, "--json"]);
+        assert_eq!((code, &said[0]["ok"]), (Some(1), &false.into()), "{command}: {said:?}");
+        assert!(said[0]["error"].as_str().unwrap().contains("read.cedar"), "{said:?}");
+    }
+    let log = site.state().join("host/log.jsonl");
+    let text = fs::read_to_string(&log).unwrap();
+    fs::write(&log, text.replacen("agent.started", "agent.stopped", 1)).unwrap();
+    let (code, said) = ask(&["log", "verify", "--all", "--json"]);
+    assert_eq!((code, &said[0]["intact"], &said[0]["line"]), (Some(1), &false.into(), &1.into()), "{said:?}");
+    fs::write(&log, text).unwrap();
+}
