@@ -120,7 +120,7 @@ impl Index {
         rule: &Rule,
     ) -> Result<(), String> {
         let mut entry = Entry::of(names, rule)?;
-        for action in [Action::Http, Action::Connect, Action::Dns, Action::Method] {
+        for action in [Action::Http, Action::Connect, Action::Dns, Action::Method, Action::ServerTool] {
             if concerns(model, &rule.policy, action) {
                 self.actions.get_mut(action).add(&entry)?;
             }

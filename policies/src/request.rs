@@ -19,7 +19,7 @@ use crate::{
     model::{Act, Model},
     names::{self, Lineage, Names, is_tool},
     pins::{Mismatch, Reading},
-    question::{Ask, HttpAsk, Question, ToolAsk},
+    question::{Ask, HttpAsk, Question, ServerToolAsk, ToolAsk},
     reads::Reads,
 };
 
@@ -63,6 +63,10 @@ pub(crate) fn canonical(ask: &Ask<'_>) -> Result<(), BadQuestion> {
         Ask::Tool(ToolAsk { server, .. }) | Ask::McpMethod { server, .. } if !is_tool(server) => {
             Some(("tool", *server))
         }
+        Ask::ServerTool(ServerToolAsk { provider, .. }) if !is_tool(provider) => {
+            Some(("provider", *provider))
+        }
+        Ask::ServerTool(ServerToolAsk { host: Some(host), .. }) if odd_name(host) => Some(("host", *host)),
         _ => None,
     };
     match odd {
@@ -255,6 +259,11 @@ pub(crate) fn attributes<'a, E>(
             give(Reads::METHOD, "method", text(method))?;
             give(Reads::FLAT, "flat", Some(Value::Flat(arguments)))?;
         }
+        Ask::ServerTool(tool) => {
+            give(Reads::MODEL, "model", text(tool.model))?;
+            give(Reads::KIND, "kind", text(tool.kind))?;
+            give(Reads::HOST, "host", tool.host.map(Value::Text))?;
+        }
     }
     give(Reads::PROCESS, "process", question.process.map(Value::Process))
 }
@@ -329,6 +338,9 @@ fn resource_attributes(ask: &Ask<'_>, act: Act<'_>) -> HashMap<String, Restricte
     let name = match ask {
         Ask::Tool(ToolAsk { tool, .. }) => tool,
         Ask::McpMethod { server, .. } => server,
+        Ask::ServerTool(ServerToolAsk { provider, .. }) => {
+            return HashMap::from([text("provider", provider)]);
+        }
         Ask::Http(_) | Ask::Connect { .. } | Ask::Dns { .. } => return HashMap::new(),
     };
     let mut attributes = HashMap::from([text("name", name)]);
