@@ -5,5 +5,10 @@
 #![deny(unsafe_code)]
 
 pub mod api;
+pub mod document;
+pub mod estimate;
+pub mod meter;
+pub mod price;
 pub mod route;
+pub mod server_tools;
 pub mod translate;
