@@ -8,6 +8,7 @@
 
 pub(crate) mod calls;
 mod credentials;
+mod drifts;
 mod held;
 mod left;
 mod memory;
@@ -135,6 +136,8 @@ struct State {
     tickets: u64,
     /// Calls that were under way when an earlier agent ended: of the gateway that outlived it, if one did.
     found: Calls,
+    /// Tools that aren't what was pinned.
+    drifts: drifts::Drifts,
     policy: Option<Policy>,
     /// Sent but not yet compiled.
     candidate: Option<Candidate>,

@@ -11,7 +11,7 @@ use std::{
 
 use strait_contract::{
     ids::RunId,
-    message::{Limits, Misused, Secret},
+    message::{Drifted, Limits, Misused, Secret},
     run::Process,
     tool::ToolName,
 };
@@ -65,9 +65,12 @@ enum Question {
     /// No question: a tool isn't what was pinned.
     ToolDrifted {
         run: RunId,
+        drifted: Drifted,
+    },
+    /// No question: a tool that wasn't what was pinned is again.
+    ToolAgrees {
         server: ToolName,
         tool: String,
-        differs: String,
     },
     /// No question: the run `from` presented the token of `owner`.
     TokenMismatch {
@@ -116,9 +119,15 @@ impl WhoIs {
     }
 
     /// Has it written down that a tool of an MCP server isn't what was pinned.
-    pub(crate) fn tool_drifted(&self, run: RunId, server: ToolName, tool: String, differs: String) {
+    pub(crate) fn tool_drifted(&self, run: RunId, drifted: Drifted) {
         // Lost if the agent is away: calls of the tool are refused, and that is on record.
-        let _ = self.ask.try_send(Question::ToolDrifted { run, server, tool, differs });
+        let _ = self.ask.try_send(Question::ToolDrifted { run, drifted });
+    }
+
+    /// Has it forgotten that a tool had drifted.
+    pub(crate) fn tool_agrees(&self, server: ToolName, tool: String) {
+        // Lost if the agent is away: then a later gateway refuses the tool until it has seen a list.
+        let _ = self.ask.try_send(Question::ToolAgrees { server, tool });
     }
 }
 

@@ -128,6 +128,7 @@ pub(crate) fn how_to_allow(question: &Question<'_>) -> String {
     let what = match &question.ask {
         Ask::Tool(_) => "this tool with any arguments (a condition on `context.arguments` narrows it)",
         Ask::McpMethod { .. } => "this method with any parameters",
+        Ask::ServerTool(_) => "this tool of the provider's, whatever it is asked",
         Ask::Http(_) | Ask::Connect { .. } | Ask::Dns { .. } => "exactly this call",
     };
     format!(

@@ -1,7 +1,7 @@
 //! Time of a decision and of a load, by number of rules (P1, P2): `cargo bench -p strait-policies`.
 //!
 //! `anew`: nothing is remembered. `first`: what is decided is remembered and never asked again. `again`: it was
-//! remembered.
+//! remembered. Numbers as arguments are the numbers of rules, else 10 to 10,000; a name (`http`, `tools`) one of the two.
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "a benchmark stops at the first surprise")]
 
 use std::{
@@ -90,12 +90,21 @@ fn main() {
     type Decide = fn(&Snapshot, &RunInfo, u32, &dyn Fn(&Snapshot, &Question<'_>) -> Verdict) -> Duration;
     let http: (fn(usize) -> Vec<PolicyFile>, Decide) = (|count| vec![rules(count)], decide);
     let tools: (fn(usize) -> Vec<PolicyFile>, Decide) = (tool_rules, decide_tool);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut counts: Vec<usize> = arguments.iter().filter_map(|argument| argument.parse().ok()).collect();
+    if counts.is_empty() {
+        counts = vec![10, 100, 1_000, 10_000];
+    }
+    let only = |name: &str| arguments.iter().any(|argument| argument == name);
     for (what, (files, decide)) in [("http", http), ("tools/call of 117 pinned tools", tools)] {
+        if (only("http") && what != "http") || (only("tools") && what == "http") {
+            continue;
+        }
         println!(
             "{what}\n{:>8} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>12}",
             "rules", "load", "anew p50", "p99", "first p50", "p99", "again p50", "p99", "resident"
         );
-        for count in [10, 100, 1_000, 10_000] {
+        for count in counts.iter().copied() {
             let before = resident_kib();
             let files = files(count);
             let started = Instant::now();

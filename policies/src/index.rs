@@ -12,6 +12,7 @@ use cedar_policy::{
     ActionConstraint, EntityUid, Policy, PolicySet, PrincipalConstraint, ResourceConstraint,
     pst::{self, Template},
 };
+use cedar_policy_core::ast;
 
 use self::outline::outline;
 use crate::{
@@ -22,10 +23,19 @@ use crate::{
     vocabulary::Vocabulary,
 };
 
+/// A rule as it is evaluated: its condition put together once, not for each call.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    pub(crate) policy: Policy,
+    pub(crate) condition: ast::Expr,
+}
+
 /// The rules of one scope.
 #[derive(Debug, Default)]
 pub(crate) struct Bucket {
     pub(crate) rules: PolicySet,
+    /// The same.
+    pub(crate) judged: Vec<Judged>,
     /// What any of them reads.
     pub(crate) reads: Reads,
     /// The rules that read `context.process`, and what of it.
@@ -110,7 +120,7 @@ impl Index {
         rule: &Rule,
     ) -> Result<(), String> {
         let mut entry = Entry::of(names, rule)?;
-        for action in [Action::Http, Action::Connect, Action::Dns, Action::Method] {
+        for action in [Action::Http, Action::Connect, Action::Dns, Action::Method, Action::ServerTool] {
             if concerns(model, &rule.policy, action) {
                 self.actions.get_mut(action).add(&entry)?;
             }
@@ -174,6 +184,8 @@ impl Tables {
             None => table.anywhere.get_or_insert_default(),
         };
         bucket.rules.add(entry.policy.clone()).map_err(|error| error.to_string())?;
+        let condition = entry.policy.as_ref().condition();
+        bucket.judged.push(Judged { policy: entry.policy.clone(), condition });
         bucket.reads = bucket.reads.with(entry.reads);
         if entry.reads.contains(Reads::PROCESS) {
             bucket.process.push((entry.id.clone(), entry.reads));

@@ -45,7 +45,7 @@ pub use load::is_pin;
 pub use model::schema_text;
 pub use pins::{Pin, PinnedTool, Pins};
 pub use problem::{Problem, Refused};
-pub use question::{Ask, HttpAsk, Question, ToolAsk, Verdict};
+pub use question::{Ask, HttpAsk, Question, ServerToolAsk, ToolAsk, Verdict};
 pub use snapshot::Snapshot;
 pub use strait_contract::message::PolicyFile;
 pub use suggest::suggest;

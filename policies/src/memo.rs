@@ -9,7 +9,7 @@ use std::{cell::RefCell, collections::HashMap, net::IpAddr};
 use crate::{
     caller::Caller,
     names::Lineage,
-    question::{Ask, Question, ToolAsk, Verdict},
+    question::{Ask, Question, ServerToolAsk, ToolAsk, Verdict},
     reads::Reads,
     request::{Value, attributes},
 };
@@ -115,6 +115,11 @@ fn write_key(
         Ask::McpMethod { server, .. } => {
             key.push(4);
             write_text(key, server);
+        }
+        Ask::ServerTool(ServerToolAsk { provider, name, .. }) => {
+            key.push(5);
+            write_text(key, provider);
+            write_text(key, name);
         }
     }
     key.extend_from_slice(&caller.serial.to_ne_bytes());

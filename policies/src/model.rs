@@ -28,6 +28,8 @@ pub(crate) enum Action {
     Unpinned,
     /// Another method of an MCP server.
     Method,
+    /// A tool that a provider of models would run.
+    ServerTool,
 }
 
 impl Action {
@@ -38,6 +40,7 @@ impl Action {
             Self::Dns => "dns",
             Self::Unpinned => "tools/call/unpinned",
             Self::Method => "mcp/method",
+            Self::ServerTool => "model/server_tool",
         }
     }
 }
@@ -60,6 +63,7 @@ impl<'a> Act<'a> {
                 None => Action::Unpinned,
             },
             Ask::McpMethod { .. } => Action::Method,
+            Ask::ServerTool(_) => Action::ServerTool,
         })
     }
 
@@ -91,6 +95,7 @@ pub(crate) struct PerAction<T> {
     pub(crate) dns: T,
     pub(crate) unpinned: T,
     pub(crate) method: T,
+    pub(crate) server_tool: T,
 }
 
 impl<T> PerAction<T> {
@@ -101,6 +106,7 @@ impl<T> PerAction<T> {
             Action::Dns => &self.dns,
             Action::Unpinned => &self.unpinned,
             Action::Method => &self.method,
+            Action::ServerTool => &self.server_tool,
         }
     }
 
@@ -111,6 +117,7 @@ impl<T> PerAction<T> {
             Action::Dns => &mut self.dns,
             Action::Unpinned => &mut self.unpinned,
             Action::Method => &mut self.method,
+            Action::ServerTool => &mut self.server_tool,
         }
     }
 }
@@ -132,6 +139,7 @@ pub(crate) struct Types {
     pub(crate) endpoint: EntityTypeName,
     pub(crate) name: EntityTypeName,
     pub(crate) tool: EntityTypeName,
+    pub(crate) server_tool: EntityTypeName,
     pub(crate) action: EntityTypeName,
 }
 
@@ -192,6 +200,7 @@ impl Model {
             dns: action(Action::Dns, "Name")?,
             unpinned: action(Action::Unpinned, "Tool")?,
             method: action(Action::Method, "Tool")?,
+            server_tool: action(Action::ServerTool, "ServerTool")?,
         };
         let types = Types {
             run: type_name("Run")?,
@@ -202,6 +211,7 @@ impl Model {
             endpoint: type_name("Endpoint")?,
             name: type_name("Name")?,
             tool: type_name("Tool")?,
+            server_tool: type_name("ServerTool")?,
             action: type_name("Action")?,
         };
         let query = uid_of("Values::\"query\"")?;

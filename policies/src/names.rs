@@ -14,7 +14,7 @@ use cedar_policy::{EntityId, EntityTypeName, EntityUid};
 use crate::{
     load::Rule,
     model::Model,
-    question::{Ask, HttpAsk, ToolAsk},
+    question::{Ask, HttpAsk, ServerToolAsk, ToolAsk},
 };
 
 /// A named entity, by number.
@@ -136,6 +136,10 @@ impl Names {
                 nodes.extend(self.find("Tool", &tool_id(server, tool)));
             }
             Ask::McpMethod { server, .. } => nodes.extend(self.find("Tool", server)),
+            Ask::ServerTool(ServerToolAsk { provider, name, .. }) => {
+                nodes.extend(self.find("Tool", provider));
+                nodes.extend(self.find("ServerTool", &tool_id(provider, name)));
+            }
         }
         Lineage { nodes }
     }
@@ -190,6 +194,9 @@ pub(crate) fn resource(model: &Model, ask: &Ask<'_>) -> EntityUid {
         Ask::Dns { name, .. } => uid(&model.types.name, name),
         Ask::Tool(ToolAsk { server, tool, .. }) => uid(&model.types.tool, &tool_id(server, tool)),
         Ask::McpMethod { server, .. } => uid(&model.types.tool, server),
+        Ask::ServerTool(ServerToolAsk { provider, name, .. }) => {
+            uid(&model.types.server_tool, &tool_id(provider, name))
+        }
     }
 }
 

@@ -57,6 +57,23 @@ pub enum Ask<'a> {
         /// Its `params`.
         arguments: &'a Arguments,
     },
+    /// `Action::"model/server_tool"` on `ServerTool::"<provider>/<name>"`.
+    ServerTool(ServerToolAsk<'a>),
+}
+
+/// A tool that a model request offers and the provider would run (A14).
+#[derive(Clone, Debug)]
+pub struct ServerToolAsk<'a> {
+    /// As the config names it.
+    pub provider: &'a str,
+    /// What the tool is called whatever its version: `web_search`.
+    pub name: &'a str,
+    /// Its type as the request has it: `web_search_20250305`.
+    pub kind: &'a str,
+    /// The model that is asked.
+    pub model: &'a str,
+    /// Host of the address that the request names, canonical.
+    pub host: Option<&'a str>,
 }
 
 /// A call of a tool. What is judged is what is sent: [`Arguments::json`].

@@ -48,6 +48,8 @@ attributes! {
     16 RESOURCE = "(resource)",
     17 FLAT = "flat",
     18 ARGUMENTS = "arguments",
+    19 MODEL = "model",
+    20 KIND = "kind",
 }
 
 impl Reads {

@@ -8,7 +8,8 @@
 use std::{collections::HashMap, net::IpAddr, rc::Rc, sync::Arc};
 
 use arc_swap::ArcSwapOption;
-use cedar_policy::{Context, Entities, Entity, Request, RestrictedExpression};
+use cedar_policy::{Entities, Entity, EntityUid, Request, RestrictedExpression};
+use cedar_policy_core::{ast, evaluator::RestrictedEvaluator, extensions::Extensions};
 use jiff::{Timestamp, tz::TimeZone};
 use strait_contract::run::Process;
 
@@ -18,7 +19,7 @@ use crate::{
     model::{Act, Model},
     names::{self, Lineage, Names, is_tool},
     pins::{Mismatch, Reading},
-    question::{Ask, HttpAsk, Question, ToolAsk},
+    question::{Ask, HttpAsk, Question, ServerToolAsk, ToolAsk},
     reads::Reads,
 };
 
@@ -62,6 +63,10 @@ pub(crate) fn canonical(ask: &Ask<'_>) -> Result<(), BadQuestion> {
         Ask::Tool(ToolAsk { server, .. }) | Ask::McpMethod { server, .. } if !is_tool(server) => {
             Some(("tool", *server))
         }
+        Ask::ServerTool(ServerToolAsk { provider, .. }) if !is_tool(provider) => {
+            Some(("provider", *provider))
+        }
+        Ask::ServerTool(ServerToolAsk { host: Some(host), .. }) if odd_name(host) => Some(("host", *host)),
         _ => None,
     };
     match odd {
@@ -91,10 +96,11 @@ pub(crate) struct Subject<'a> {
 #[derive(Debug)]
 pub(crate) struct Builder {
     zone: TimeZone,
-    second: ArcSwapOption<(i64, Context)>,
+    second: ArcSwapOption<(i64, ast::Value)>,
 }
 
-type Pair = (String, RestrictedExpression);
+/// An attribute. Made as a value: Cedar's own way makes an expression first and evaluates it, which takes twice as long.
+type Pair = (&'static str, ast::Value);
 
 impl Builder {
     /// `zone` is the one that `hour` and `weekday` are in.
@@ -141,9 +147,11 @@ impl Builder {
             entities = Rc::new((*entities).clone().add_entities(more, None).map_err(BadQuestion::from)?);
         }
         let (action, _) = act.entity(model).ok_or_else(|| BadQuestion::from("its tool has no action"))?;
-        let request = Request::new(caller.uid.clone(), action.clone(), uid, context, None)
-            .map_err(BadQuestion::from)?;
-        Ok(Asked { request, entities })
+        let known = |uid: &EntityUid| ast::EntityUIDEntry::known(uid.as_ref().clone(), None);
+        // The schema was asked at load, about every rule; a test compares with a request that it was asked about.
+        let request =
+            ast::Request::new_unchecked(known(&caller.uid), known(action), known(&uid), Some(context));
+        Ok(Asked { request: Request::from(request), entities })
     }
 
     fn context(
@@ -153,29 +161,28 @@ impl Builder {
         subject: &Subject<'_>,
         reads: Reads,
         wanted: &dyn Fn(&str) -> bool,
-    ) -> Result<Context, BadQuestion> {
+    ) -> Result<ast::Context, BadQuestion> {
         let mut pairs: Vec<Pair> = Vec::with_capacity(8);
         attributes(question, reads, |name, value| {
             let value = match (value, &subject.arguments) {
                 (Value::Typed(_), None) => return Ok(()),
-                (Value::Typed(_), Some(reading)) => reading.expression(wanted).map_err(BadQuestion::Fault)?,
-                _ => value.expression(model)?,
+                (Value::Typed(_), Some(reading)) => reading.value(wanted).map_err(BadQuestion::Fault)?,
+                _ => value.as_cedar(model)?,
             };
-            pairs.push((name.to_owned(), value));
+            pairs.push((name, value));
             Ok::<(), BadQuestion>(())
         })?;
         if reads.contains(Reads::TIME) {
-            let time = self.time(question.now_ms)?;
-            time.merge(pairs).map_err(BadQuestion::from)
-        } else if pairs.is_empty() {
-            Ok(Context::empty())
-        } else {
-            Context::from_pairs(pairs).map_err(BadQuestion::from)
+            pairs.push(("time", self.time(question.now_ms)?));
+        }
+        match ast::Value::record(pairs, None).value {
+            ast::ValueKind::Record(attributes) => Ok(ast::Context::Value(attributes)),
+            _ => Err(BadQuestion::from("a record is no record")),
         }
     }
 
     /// `time` of that second: making a datetime costs more than a decision, so it is made once a second.
-    fn time(&self, now_ms: u64) -> Result<Context, BadQuestion> {
+    fn time(&self, now_ms: u64) -> Result<ast::Value, BadQuestion> {
         let second = i64::try_from(now_ms / 1000).map_err(BadQuestion::from)?;
         if let Some(kept) = self.second.load().as_deref()
             && kept.0 == second
@@ -185,19 +192,16 @@ impl Builder {
         let at = Timestamp::from_second(second).map_err(BadQuestion::from)?;
         let there = self.zone.to_datetime(at);
         let weekday = there.strftime("%A").to_string().to_lowercase();
-        let record = RestrictedExpression::new_record([
-            (
-                "at".to_owned(),
-                RestrictedExpression::new_datetime(at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
-            ),
-            ("epoch".to_owned(), RestrictedExpression::new_long(second)),
-            ("hour".to_owned(), RestrictedExpression::new_long(i64::from(there.hour()))),
-            ("weekday".to_owned(), RestrictedExpression::new_string(weekday)),
-        ])
-        .map_err(BadQuestion::from)?;
-        let context = Context::from_pairs([("time".to_owned(), record)]).map_err(BadQuestion::from)?;
-        self.second.store(Some(Arc::new((second, context.clone()))));
-        Ok(context)
+        let spelled = RestrictedExpression::new_datetime(at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        let record = [
+            ("at", evaluated(&spelled).map_err(BadQuestion::Fault)?),
+            ("epoch", ast::Value::from(second)),
+            ("hour", ast::Value::from(i64::from(there.hour()))),
+            ("weekday", ast::Value::from(weekday)),
+        ];
+        let time = ast::Value::record(record, None);
+        self.second.store(Some(Arc::new((second, time.clone()))));
+        Ok(time)
     }
 }
 
@@ -255,39 +259,59 @@ pub(crate) fn attributes<'a, E>(
             give(Reads::METHOD, "method", text(method))?;
             give(Reads::FLAT, "flat", Some(Value::Flat(arguments)))?;
         }
+        Ask::ServerTool(tool) => {
+            give(Reads::MODEL, "model", text(tool.model))?;
+            give(Reads::KIND, "kind", text(tool.kind))?;
+            give(Reads::HOST, "host", tool.host.map(Value::Text))?;
+        }
     }
     give(Reads::PROCESS, "process", question.process.map(Value::Process))
 }
 
 impl Value<'_> {
-    fn expression(self, model: &Model) -> Result<RestrictedExpression, BadQuestion> {
+    fn as_cedar(self, model: &Model) -> Result<ast::Value, BadQuestion> {
         Ok(match self {
-            Self::Text(text) => RestrictedExpression::new_string(text.to_owned()),
-            Self::Number(number) => long(number),
+            Self::Text(text) => ast::Value::from(text),
+            Self::Number(number) => ast::Value::from(long(number)),
             // Cedar refuses `::ffff:10.0.0.1`, and a range of v4 addresses wouldn't hold it.
-            Self::Address(address) => RestrictedExpression::new_ip(address.to_canonical().to_string()),
-            Self::Query(_) => RestrictedExpression::new_entity_uid(model.query.clone()),
-            Self::Flat(_) => RestrictedExpression::new_entity_uid(model.flat.clone()),
+            Self::Address(address) => {
+                let spelled = RestrictedExpression::new_ip(address.to_canonical().to_string());
+                evaluated(&spelled).map_err(BadQuestion::Fault)?
+            }
+            Self::Query(_) => ast::Value::from(model.query.as_ref().clone()),
+            Self::Flat(_) => ast::Value::from(model.flat.as_ref().clone()),
             Self::Typed(_) => return Err(BadQuestion::from("arguments without the pin that types them")),
-            Self::Process(process) => process_record(process)?,
+            Self::Process(process) => process_record(process),
         })
     }
 }
 
-fn text(key: &str, value: &str) -> Pair {
+/// The value of an expression: addresses, decimals and times have a constructor and no other way in.
+///
+/// # Errors
+/// Cedar's own, as text: a fault inside Strait.
+pub(crate) fn evaluated(expression: &RestrictedExpression) -> Result<ast::Value, String> {
+    let evaluator = RestrictedEvaluator::new(Extensions::all_available());
+    evaluator.interpret(expression.as_ref().as_borrowed()).map_err(|error| error.to_string())
+}
+
+fn text(key: &str, value: &str) -> (String, RestrictedExpression) {
     (key.to_owned(), RestrictedExpression::new_string(value.to_owned()))
 }
 
 /// Numbers beyond `i64` are held at its end: they compare right with every number a rule can name.
-fn long(value: u64) -> RestrictedExpression {
-    RestrictedExpression::new_long(i64::try_from(value).unwrap_or(i64::MAX))
+fn long(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-fn process_record(process: &Process) -> Result<RestrictedExpression, BadQuestion> {
-    let mut fields = vec![text("comm", &process.comm), ("uid".to_owned(), long(process.uid.into()))];
-    fields.extend(process.exe.as_deref().map(|exe| text("exe", exe)));
-    fields.extend(process.digest.as_deref().map(|digest| text("digest", digest)));
-    RestrictedExpression::new_record(fields).map_err(BadQuestion::from)
+fn process_record(process: &Process) -> ast::Value {
+    let mut fields = vec![
+        ("comm", ast::Value::from(process.comm.as_str())),
+        ("uid", ast::Value::from(long(process.uid.into()))),
+    ];
+    fields.extend(process.exe.as_deref().map(|exe| ("exe", ast::Value::from(exe))));
+    fields.extend(process.digest.as_deref().map(|digest| ("digest", ast::Value::from(digest))));
+    ast::Value::record(fields, None)
 }
 
 /// `Values::"query"`: each key with all its values.
@@ -314,6 +338,9 @@ fn resource_attributes(ask: &Ask<'_>, act: Act<'_>) -> HashMap<String, Restricte
     let name = match ask {
         Ask::Tool(ToolAsk { tool, .. }) => tool,
         Ask::McpMethod { server, .. } => server,
+        Ask::ServerTool(ServerToolAsk { provider, .. }) => {
+            return HashMap::from([text("provider", provider)]);
+        }
         Ask::Http(_) | Ask::Connect { .. } | Ask::Dns { .. } => return HashMap::new(),
     };
     let mut attributes = HashMap::from([text("name", name)]);

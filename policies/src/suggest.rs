@@ -1,8 +1,8 @@
 //! The rule that would permit a call: what a refusal shows as a hint.
 
 use crate::{
-    names::endpoint_id,
-    question::{Ask, HttpAsk, Question, ToolAsk},
+    names::{endpoint_id, tool_id},
+    question::{Ask, HttpAsk, Question, ServerToolAsk, ToolAsk},
 };
 
 /// A rule that permits this call for its agent and as little more as a rule can say: for HTTP that method on that
@@ -55,6 +55,12 @@ pub fn suggest(question: &Question<'_>) -> String {
             let about = format!("{server}-{method}");
             let resource = format!("resource in Tool::{}", literal(server));
             rule(&about, &agent, "mcp/method", &resource, &format!("context.method == {}", literal(method)))
+        }
+        Ask::ServerTool(ServerToolAsk { provider, name, host, .. }) => {
+            let id = tool_id(provider, name);
+            let resource = format!("resource == ServerTool::{}", literal(&id));
+            let condition = host.map(|host| format!("context has host && context.host == {}", literal(host)));
+            rule(&id, &agent, "model/server_tool", &resource, &condition.unwrap_or_default())
         }
     }
 }
@@ -144,11 +150,17 @@ mod tests {
         let coder = run("coder");
         let tool = |server, tool, arguments| Ask::Tool(ToolAsk { server, tool, arguments });
         let method = |method| Ask::McpMethod { server: "bank", method, arguments: &none };
+        let served = |provider, name, host| {
+            Ask::ServerTool(ServerToolAsk { provider, name, kind: "k_20250305", model: "m", host })
+        };
         for (ask, other) in [
             (tool("bank", "pay", &pay), tool("bank", "new", &none)),
             (tool("bank", "new", &none), tool("bank", "pay", &pay)),
             (tool("slack", "send \"it\"", &none), tool("bank", "send \"it\"", &none)),
             (method("resources/read"), method("resources/list")),
+            (served("anthropic", "web_search", None), served("anthropic", "web_fetch", None)),
+            (served("openai", "mcp", Some("ok.test")), served("openai", "mcp", Some("no.test"))),
+            (served("openai", "mcp", Some("ok.test")), served("other", "mcp", Some("ok.test"))),
         ] {
             let rule = suggest(&question(&coder, ask.clone()));
             let snapshot = compile_pinned(&rule);

@@ -155,6 +155,7 @@ fn good_policies_decide_as_their_calls_say() {
     }
 }
 
+/// A19.
 #[test]
 fn bad_policies_are_refused_with_the_message_beside_them() {
     let bless = std::env::var_os("STRAIT_BLESS").is_some();

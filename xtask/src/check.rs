@@ -4,7 +4,7 @@
 use anyhow::{Result, bail};
 
 use crate::{
-    exec,
+    covered, exec,
     setup::{self, Need},
     tidy,
 };
@@ -15,6 +15,7 @@ type Check = (&'static str, fn() -> Result<()>);
 const CHECKS: &[Check] = &[
     ("format", format),
     ("tree", tidy::run),
+    ("requirements", covered::run),
     ("clippy", clippy),
     ("dependencies", dependencies),
     ("docs", docs),

@@ -7,6 +7,7 @@
 mod bench;
 mod build;
 mod check;
+mod covered;
 mod demo;
 mod exec;
 mod fuzz;

@@ -57,8 +57,24 @@ pub enum ToAgent {
     /// A piece of the answer to [`ToGateway::ToolsSeen`], in order, at most [`SEEN_PIECE`] bytes; nothing at all if the
     /// server's tools have not been seen.
     ToolsSeen { ticket: u64, piece: Vec<u8>, last: bool },
-    /// A tool of an MCP server isn't what was pinned: an event for the run that was shown it. `differs` names its parts.
-    ToolDrifted { run: RunId, server: ToolName, tool: String, differs: String },
+    /// A tool of an MCP server isn't what was pinned: to be kept for later gateways, and an event for the run that was
+    /// shown it; without a run this gateway has said so before.
+    ToolDrifted { run: Option<RunId>, drifted: Drifted },
+    /// A tool that wasn't what was pinned is again.
+    ToolAgrees { server: ToolName, tool: String },
+}
+
+/// A tool of an MCP server that isn't what was pinned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drifted {
+    /// The server.
+    pub server: ToolName,
+    /// The tool, as its server names it.
+    pub tool: String,
+    /// What of it differs: `description`, `inputSchema`, `annotations`.
+    pub differs: String,
+    /// SHA-256 of the pin that it was compared with: it counts for as long as that is the pin.
+    pub pinned: [u8; 32],
 }
 
 /// Where a placeholder was on its way to.
@@ -100,6 +116,9 @@ pub enum ToGateway {
     Spool,
     /// Answer to [`ToAgent::WhoIs`].
     Process { ticket: u64, process: Option<Process> },
+    /// What an earlier gateway, or this one to an earlier agent, said has drifted. Comes before
+    /// [`ToGateway::Announced`].
+    ToolDrifted(Drifted),
     /// Asks what an MCP server last said its tools are. Answered by [`ToAgent::ToolsSeen`].
     ToolsSeen { ticket: u64, server: ToolName },
     /// The tools from now on; follows the setup, and again after each reload. Kept credentials are to be dropped.

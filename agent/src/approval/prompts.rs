@@ -94,6 +94,8 @@ pub(super) struct Prompt {
     pub(super) asked: u64,
     pub(super) worth: Worth,
     pub(super) by: Option<String>,
+    /// The connection that asked last.
+    session: u64,
     waiting: VecDeque<Waiting>,
     /// When it is over, whoever waits.
     expires: Instant,
@@ -219,6 +221,7 @@ impl Prompts {
             asked: 1,
             worth: Worth::Nothing,
             by: None,
+            session,
             waiting: VecDeque::new(),
             expires: waiting.deadline,
         };
@@ -247,6 +250,7 @@ impl Prompts {
             return Asked::Answered(Answer::Unavailable("its prompt has just ended".to_owned()));
         };
         prompt.asked = prompt.asked.saturating_add(1);
+        prompt.session = waiting.session;
         let granted = Answer::Granted(Settled { id: id.clone(), by: prompt.by.clone(), waited_ms: 0 });
         match prompt.worth {
             Worth::Run => return Asked::Answered(granted),
@@ -466,12 +470,16 @@ impl Prompts {
         effects
     }
 
-    /// A gateway's connection is over, and with it the calls that waited there. Unused grants stay.
+    /// A gateway's connection is over, and with it the calls that waited there and the executions that were granted to
+    /// them and not used. What is granted until a run ends stays.
     pub(super) fn session_ended(&mut self, session: u64, now_ms: u64) -> Effects {
         let mut effects = Effects::default();
-        let waits = |prompt: &&Prompt| prompt.waiting.iter().any(|waiting| waiting.session == session);
+        let concerned = |prompt: &&Prompt| {
+            let granted = matches!(prompt.worth, Worth::Times(..)) && prompt.session == session;
+            granted || prompt.waiting.iter().any(|waiting| waiting.session == session)
+        };
         let ids: Vec<ApprovalId> =
-            self.prompts.values().filter(waits).map(|prompt| prompt.id.clone()).collect();
+            self.prompts.values().filter(concerned).map(|prompt| prompt.id.clone()).collect();
         for id in ids {
             let waiting = self.prompts.get(&id).into_iter().flat_map(|prompt| prompt.waiting.iter());
             let calls: Vec<RecordId> =

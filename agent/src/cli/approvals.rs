@@ -16,6 +16,9 @@ use crate::{
     log,
 };
 
+/// Digits of a digest that tell two rows apart; `show` has all.
+const MARK: usize = 8;
+
 /// List, approve and refuse calls that wait for a person
 #[derive(Debug, clap::Args)]
 #[command(
@@ -148,7 +151,12 @@ fn row(prompt: &ApprovalView, now: u64) -> Vec<String> {
         (None, true) => "with its run".to_owned(),
         (_, false) => String::new(),
     };
-    let body = prompt.content_bytes.map(|bytes| format!(" ({bytes} bytes)")).unwrap_or_default();
+    let body = match (prompt.content_bytes, prompt.digest.get(..MARK)) {
+        // Of calls that differ in their bodies alone the rows would be the same.
+        (Some(bytes), Some(mark)) => format!(" ({bytes} bytes, {mark})"),
+        (Some(bytes), None) => format!(" ({bytes} bytes)"),
+        (None, _) => String::new(),
+    };
     vec![
         prompt.id.clone(),
         prompt.run.clone(),

@@ -75,6 +75,9 @@ enum Command {
         /// The host's chain and those of all runs
         #[arg(long, conflicts_with = "run")]
         all: bool,
+        /// Print JSON: an object for each chain, one a line
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -116,8 +119,8 @@ fn parse_since(text: &str) -> Result<i64, String> {
 /// # Errors
 /// The records can't be read.
 pub fn run(args: Args, instance: &Instance) -> anyhow::Result<ExitCode> {
-    if let Some(Command::Verify { run, .. }) = args.command {
-        return check(&instance.state_dir, run);
+    if let Some(Command::Verify { run, json, .. }) = args.command {
+        return check(&instance.state_dir, run, json);
     }
     let filter = Filter {
         run: args.run,
@@ -200,7 +203,7 @@ impl View {
 }
 
 /// `strait log verify`.
-fn check(state: &Path, run: Option<RunId>) -> anyhow::Result<ExitCode> {
+fn check(state: &Path, run: Option<RunId>, json: bool) -> anyhow::Result<ExitCode> {
     let chains: Vec<Option<String>> = match run {
         Some(run) => {
             read::folders(state, Some(&run)).with_context(|| format!("checking `{run}`"))?;
@@ -224,32 +227,50 @@ fn check(state: &Path, run: Option<RunId>) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     for chain in &chains {
         let name = chain.as_deref().unwrap_or("host");
-        match verify(state, chain.as_deref()).with_context(|| format!("checking `{name}`"))? {
-            Verdict::Intact { lines, hash, sealed } => {
-                let state = if sealed { "sealed" } else { "open" };
-                writeln!(
-                    out,
-                    "intact  {name}: {lines} lines, {state}, head {}",
-                    hash.get(..16).unwrap_or(&hash)
-                )?;
-            }
-            Verdict::Broken(flaw) => {
-                broken += 1;
-                writeln!(out, "BROKEN  {name}: {flaw}")?;
-            }
-        }
+        let verdict = verify(state, chain.as_deref()).with_context(|| format!("checking `{name}`"))?;
+        broken += usize::from(matches!(verdict, Verdict::Broken(_)));
+        writeln!(out, "{}", if json { as_json(name, &verdict) } else { as_text(name, &verdict) })?;
     }
     if all {
         for missing in verify_seals(state)? {
             broken += 1;
-            writeln!(out, "BROKEN  {missing}")?;
+            if json {
+                writeln!(out, "{}", serde_json::json!({"intact": false, "flaw": missing.to_string()}))?;
+            } else {
+                writeln!(out, "BROKEN  {missing}")?;
+            }
         }
     }
     if broken == 0 {
         return Ok(ExitCode::SUCCESS);
     }
-    writeln!(out, "{broken} of {} chains are not as they were written", chains.len().max(broken))?;
+    if !json {
+        writeln!(out, "{broken} of {} chains are not as they were written", chains.len().max(broken))?;
+    }
     Ok(ExitCode::FAILURE)
+}
+
+fn as_text(name: &str, verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Intact { lines, hash, sealed } => {
+            let state = if *sealed { "sealed" } else { "open" };
+            format!("intact  {name}: {lines} lines, {state}, head {}", hash.get(..16).unwrap_or(hash))
+        }
+        Verdict::Broken(flaw) => format!("BROKEN  {name}: {flaw}"),
+    }
+}
+
+fn as_json(name: &str, verdict: &Verdict) -> String {
+    let value = match verdict {
+        Verdict::Intact { lines, hash, sealed } => {
+            serde_json::json!({"chain": name, "intact": true, "lines": lines, "sealed": sealed, "head": hash})
+        }
+        Verdict::Broken(flaw) => {
+            let file = flaw.file.display().to_string();
+            serde_json::json!({"chain": name, "intact": false, "file": file, "line": flaw.line, "flaw": flaw.to_string()})
+        }
+    };
+    value.to_string()
 }
 
 #[cfg(test)]

@@ -68,6 +68,7 @@ struct Check {
   strait policy explain --agent coder --tool github --http 'GET https://api.github.com/user'
   strait policy explain --agent coder --tool github/create_issue --arguments '{\"repo\": \"acme/x\"}'
   strait policy explain --agent coder --connect db.example.com:5432
+  strait policy explain --agent coder --server-tool anthropic/web_search
   strait policy explain --agent coder --dns 'TXT example.com' --policies ./policies --json")]
 struct Explain {
     /// Agent that would make the call
@@ -211,6 +212,7 @@ fn run_explain(explain: &Explain, instance: &Instance, names: &Names) -> Result<
             let more = match &question.ask {
                 strait_policies::Ask::Tool(_) => ", with any arguments",
                 strait_policies::Ask::McpMethod { .. } => ", with any parameters",
+                strait_policies::Ask::ServerTool(_) => ", whatever it is asked",
                 _ => "",
             };
             writeln!(out, "\nthis rule would permit it{more}:\n\n{}", strait_policies::suggest(&question))?;

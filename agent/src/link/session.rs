@@ -5,7 +5,6 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 use strait_contract::{
     CONTRACT,
     message::{MAX_PACKET, ToAgent, ToGateway},
-    redact::redact_text,
     seqpacket::LinkError,
 };
 use tokio::{
@@ -16,7 +15,7 @@ use tokio::{
 use super::{
     Link, Packet,
     calls::Calls,
-    credentials, held, misused,
+    credentials, drifts, held, misused,
     reader::{self, News, Over},
     socket::{self, Peer, Socket},
     spool::Spool,
@@ -209,6 +208,7 @@ async fn greet(socket: &Socket, peer: Peer, link: &Link) -> Result<Greeted, Ende
         for message in used {
             queue.push(Packet::new(&message, Vec::new())?);
         }
+        queue.extend(state.drifts.packets());
         queue.push(Packet::new(&ToGateway::Spool, vec![spool.fd()])?);
         queue.push(Packet::new(&ToGateway::Announced, Vec::new())?);
         for packet in queue {
@@ -252,7 +252,7 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
     let questions = Arc::new(Semaphore::new(QUESTIONS));
     let mut mismatches = tokens::Mismatches::default();
     let mut asked = credentials::Asked::default();
-    let mut drifted = credentials::Asked::default();
+    let mut told_drifts = credentials::Asked::default();
     let mut canaries = misused::Canaries::default();
     let mut pieces = held::Pieces::default();
     while let Some(told) = news.recv().await {
@@ -287,19 +287,10 @@ async fn listen(news: &mut mpsc::Receiver<News>, link: &Link, number: u64, calls
                     tokio::spawn(misused::tell(link.clone(), misused, permit));
                 }
             }
-            // One too many in a second is news of a tool that is refused all the same, or a gateway that was taken over.
-            News::Message(ToAgent::ToolDrifted { .. }) if !drifted.admits() => {}
-            News::Message(ToAgent::ToolDrifted { run, server, tool, differs }) => {
-                let facts = [
-                    ("server", server.to_string()),
-                    ("tool", redact_text(&tool, 128)),
-                    ("differs", redact_text(&differs, 128)),
-                ];
-                let event = log::event(Some(run.clone()), "tool.drifted", &facts);
-                if let Err(why) = link.0.parts.log.append(vec![event]).await {
-                    tracing::warn!(%run, %why, "a tool that isn't what was pinned can't be put on record");
-                }
+            News::Message(ToAgent::ToolDrifted { run, drifted }) => {
+                drifts::tell(link, run, drifted, &mut told_drifts).await
             }
+            News::Message(ToAgent::ToolAgrees { server, tool }) => link.state().drifts.forget(server, tool),
             News::Message(ToAgent::HeldPiece { call, bytes }) => pieces.take(call, &bytes),
             News::Message(ToAgent::Held(held)) => held::ask(link, number, held, &mut pieces).await,
             News::Message(ToAgent::Withdrawn { call }) => held::withdraw(link, call).await,

@@ -9,7 +9,7 @@ use std::{
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use strait_contract::{
     CONTRACT,
-    message::{Intermediate, Limits, MAX_PACKET, Resolver, Secret, ToAgent},
+    message::{Drifted, Intermediate, Limits, MAX_PACKET, Resolver, Secret, ToAgent},
     record::{Activity, Body, Decision, Event, Kind, Phase, Record, Source, Unrecorded},
 };
 
@@ -553,12 +553,8 @@ async fn a_flood_of_changed_tools_is_bounded_and_its_words_too() {
     rig.start_run("r1").await;
     let mut gateway = rig.greeted().await;
     for count in 0..300 {
-        gateway.send(&ToAgent::ToolDrifted {
-            run: "r1".parse().unwrap(),
-            server: "srv".parse().unwrap(),
-            tool: format!("t{count}"),
-            differs: "x".repeat(5_000),
-        });
+        let drifted = drifted(&format!("t{count}"), &"x".repeat(5_000));
+        gateway.send(&ToAgent::ToolDrifted { run: Some("r1".parse().unwrap()), drifted });
         // Room in the socket.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -568,4 +564,44 @@ async fn a_flood_of_changed_tools_is_bounded_and_its_words_too() {
     let told = log.matches("tool.drifted").count();
     assert!((50..=150).contains(&told), "{told} events");
     assert!(log.lines().all(|line| line.len() < 1_000), "{log}");
+}
+
+fn drifted(tool: &str, differs: &str) -> Drifted {
+    Drifted {
+        server: "srv".parse().unwrap(),
+        tool: tool.to_owned(),
+        differs: differs.to_owned(),
+        pinned: [7; 32],
+    }
+}
+
+/// Case 59: what has drifted is told to the gateway that comes next, until it is what was pinned again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_gateway_is_told_what_has_drifted_case_59() {
+    let rig = Rig::new(0);
+    rig.start_run("r1").await;
+    let mut gateway = rig.greeted().await;
+    for tool in ["one", "two", "three"] {
+        let run = (tool != "three").then(|| "r1".parse().unwrap());
+        gateway.send(&ToAgent::ToolDrifted { run, drifted: drifted(tool, "description") });
+    }
+    gateway.send(&ToAgent::ToolDrifted { run: None, drifted: drifted(&"n".repeat(200), "description") });
+    gateway.send(&ToAgent::ToolAgrees { server: "srv".parse().unwrap(), tool: "one".to_owned() });
+    gateway.send(&ToAgent::Credential { ticket: 1, name: "bad".parse().unwrap() });
+    while !matches!(gateway.next().await, Some((ToGateway::Credential { .. }, _))) {}
+    drop(gateway);
+    let mut next = rig.greeted().await;
+    assert!(matches!(next.next().await, Some((ToGateway::RunStarted(_), _))));
+    for tool in ["three", "two"] {
+        let (message, _) = next.next().await.unwrap();
+        assert!(
+            matches!(&message, ToGateway::ToolDrifted(told) if *told == drifted(tool, "description")),
+            "{message:?}"
+        );
+    }
+    next.send(&ToAgent::Credential { ticket: 2, name: "bad".parse().unwrap() });
+    let (message, _) = next.next().await.unwrap();
+    assert!(matches!(message, ToGateway::Credential { .. }), "nothing else: {message:?}");
+    let log = fs::read_to_string(rig.instance.state_dir.join("runs/r1/log.jsonl")).unwrap();
+    assert_eq!(log.matches("tool.drifted").count(), 2, "without a run it was told of before: {log}");
 }

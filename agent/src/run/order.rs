@@ -64,6 +64,16 @@ pub enum StartError {
     /// The agent's name isn't one.
     #[error(transparent)]
     Agent(#[from] BadName),
+    /// Nobody has configured it: a misspelt name would be an agent without tools, limits and rules of its own.
+    #[error(
+        "there is no `[agents.{agent}]` in the configuration, which has {known}: use one of those, or add it"
+    )]
+    UnknownAgent {
+        /// As it was asked for.
+        agent: AgentName,
+        /// Those there are.
+        known: String,
+    },
     /// Too many runs.
     #[error("every address of the pool is in use: stop a run, or widen `network.pool`")]
     PoolEmpty,

@@ -12,6 +12,7 @@
 //! Whatever fails is taken down by [`super::finish`], once nothing builds any more.
 
 use std::{
+    collections::BTreeSet,
     net::{Ipv4Addr, SocketAddrV4},
     os::fd::OwnedFd,
     path::PathBuf,
@@ -20,7 +21,7 @@ use std::{
 
 use strait_contract::{
     exposure::Exposed,
-    ids::{AgentName, BadName, RunId},
+    ids::{AgentName, RunId},
     message::GATEWAY_PORT,
     run::{Range, RunInfo},
 };
@@ -107,15 +108,23 @@ impl Runs {
         }
     }
 
-    /// The agent that a run is: the one named; else the configured one of the program's name; else the default.
-    fn agent_of(&self, order: &Order) -> Result<AgentName, BadName> {
+    /// The agent that a run is: the one named; else the configured one of the program's name; else the default. Where
+    /// agents are configured, one of those or the default must be named.
+    fn agent_of(&self, order: &Order) -> Result<AgentName, StartError> {
         if let Some(agent) = &order.agent {
-            return Ok(agent.clone());
+            let config = self.parts.config.borrow();
+            let known = &config.agents;
+            if known.is_empty() || known.contains_key(agent) || agent.as_str() == DEFAULT_AGENT {
+                return Ok(agent.clone());
+            }
+            let names: BTreeSet<&str> = known.keys().map(AgentName::as_str).chain([DEFAULT_AGENT]).collect();
+            let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
+            return Err(StartError::UnknownAgent { agent: agent.clone(), known: names.join(", ") });
         }
         let program = order.argv.first().and_then(|program| program.rsplit('/').next()).unwrap_or_default();
         match program.parse::<AgentName>() {
             Ok(name) if self.parts.config.borrow().agents.contains_key(&name) => Ok(name),
-            _ => DEFAULT_AGENT.parse(),
+            _ => Ok(DEFAULT_AGENT.parse()?),
         }
     }
 

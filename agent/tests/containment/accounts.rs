@@ -12,7 +12,9 @@ use crate::{
 };
 
 pub(crate) const TESTS: &[Test] = &[
+    // A29.
     ("25_a_flood_is_refused_and_counted_to_the_unit", flood),
+    // A29.
     ("25_a_scan_beyond_every_quota_is_counted_to_the_unit", scan),
     ("flows_end_with_their_connections", flows_end),
     ("flows_that_no_gateway_accepted_are_swept_and_live_ones_are_not", orphans),

@@ -11,6 +11,7 @@ use crate::{Test, probe, rig::Rig};
 
 pub(crate) const TESTS: &[Test] = &[
     ("14_hand_made_frames_pass_only_if_they_are_the_runs_own_to_an_offered_port", frames),
+    // Case 93.
     ("17_a_socket_from_outside_the_cgroup_reaches_only_the_gateway_and_has_no_flow", foreign_socket),
     ("21_routes_and_addresses_added_by_root_lead_nowhere", tampering),
     ("23_options_and_fragments_pass_without_the_filter_and_not_with_it", malformed),

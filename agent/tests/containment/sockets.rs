@@ -14,6 +14,7 @@ use crate::{
 
 pub(crate) const TESTS: &[Test] = &[
     ("01_a_connection_to_the_gateway_carries_its_flow", gateway_is_reached),
+    // A29.
     ("02_tcp_to_another_address_is_refused_at_once_and_told", other_tcp),
     ("03_tcp_to_a_listed_range_or_a_synthetic_address_is_redirected_and_hidden", redirect),
     ("04_tcp_over_ipv6_and_to_mapped_addresses_is_refused", tcp6),
@@ -23,6 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("08_broadcast_and_multicast_are_refused", multicast),
     ("09_quic_is_refused_so_that_tcp_is_tried", quic),
     ("10_dns_goes_to_the_gateway_whatever_server_is_asked", dns),
+    // A29.
     ("11_io_uring_is_refused_and_told_with_the_right_process", io_uring),
     ("12_mptcp_sctp_and_udplite_sockets_are_refused", protocols),
     ("13_raw_and_ping_sockets_are_refused_to_root", raw),

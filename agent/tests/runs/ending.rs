@@ -88,6 +88,24 @@ fn kill_is_at_once_and_on_record() {
     assert!(ended.contains("\"reason\":\"killed\"") && ended.contains("\"by\":\"ann\""), "{ended}");
 }
 
+/// A misspelt name would be an agent that nobody has configured; the control is the one beside it.
+#[test]
+fn an_agent_that_is_not_configured_is_refused_with_those_that_are() {
+    let rig = Rig::new();
+    let run = |agent: &str| {
+        let mut strait = rig.strait();
+        strait.args(["run", "--agent", agent, "--workspace"]).arg(rig.workspace("w")).args(["--", "true"]);
+        strait.output().unwrap()
+    };
+    let refused = run("codre");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(125), "{said}");
+    assert!(said.contains("[agents.codre]") && said.contains("`coder`, `default`"), "{said}");
+    for known in ["coder", "default"] {
+        assert_eq!(run(known).status.code(), Some(0), "{known}");
+    }
+}
+
 #[test]
 fn kill_all_and_by_agent_and_without_an_agent() {
     let rig = Rig::new();

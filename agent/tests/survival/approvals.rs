@@ -1,6 +1,7 @@
 //! Calls that wait for a person, from `curl` in a run to `strait approvals` on the host (A21, A22, cases 83, 85, 87).
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{Read as _, Write as _},
     net::TcpListener,
@@ -253,6 +254,7 @@ fn a22_a_call_waits_and_is_answered_once_a_person_has_approved_that_one_executio
     desk.assert_whole();
 }
 
+/// Case 83.
 #[test]
 fn case_85_an_approval_serves_the_call_that_was_shown_and_no_other() {
     let mut desk = Desk::new(
@@ -372,6 +374,7 @@ fn case_87_headless_refuses_at_once_and_with_nobody_there_time_runs_out() {
     assert_eq!(desk.events("approval.expired").len(), 2);
 }
 
+/// A22.
 #[test]
 fn a_gateway_or_an_agent_that_is_killed_leaves_nothing_that_could_run_twice() {
     let mut desk = Desk::new(ASK, "");
@@ -409,6 +412,7 @@ fn a_gateway_or_an_agent_that_is_killed_leaves_nothing_that_could_run_twice() {
     desk.assert_whole();
 }
 
+/// A22, A27.
 #[test]
 fn a_call_of_a_tool_waits_like_any_other_and_its_step_names_who_approved() {
     let rule = ASK.replace("Host::\"origin.example\"", "Tool::\"api\"");
@@ -458,6 +462,7 @@ fn as_second(desk: &Desk, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
+/// A22.
 #[test]
 fn nobody_but_an_administrator_approves_and_nothing_inside_a_run_does() {
     let mut desk = Desk::new(ASK, "");
@@ -499,6 +504,7 @@ fn nobody_but_an_administrator_approves_and_nothing_inside_a_run_does() {
     assert_eq!(desk.got(call), "done 200", "the control: root outside of it does");
 }
 
+/// A22.
 #[test]
 fn people_are_told_by_the_operators_command_and_shown_what_cannot_deceive_them() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -533,6 +539,42 @@ fn people_are_told_by_the_operators_command_and_shown_what_cannot_deceive_them()
     let shown = desk.site.strait(&["approvals", "show", &id]);
     assert!(shown.contains("| to p\\u{430}ypal\\u{202e}\\u{1b}[2K"), "{shown}");
     assert!(shown.bytes().all(|byte| byte == b'\n' || (0x20..0x7f).contains(&byte)), "{shown:?}");
+}
+
+/// A22: a webhook is a command, the one that the README shows.
+#[test]
+fn a_webhook_is_told_by_curl() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let hook = format!("http://{}/hook", listener.local_addr().unwrap());
+    let readme = include_str!("../../README.md");
+    let shown = readme.lines().find(|line| line.starts_with("`[\"/usr/bin/curl\"")).unwrap();
+    let command = shown.trim_matches(['`', '.']).replace("https://chat.example/hook", &hook);
+    let mut desk = Desk::new(ASK, &format!("[approvals]\nnotify = {{ command = {command} }}\n"));
+    desk.curl("-d '{\"amount\":82}' ORIGIN/pay");
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut told = Vec::new();
+    let mut buffer = [0; 4096];
+    let prompt: Value = loop {
+        let count = stream.read(&mut buffer).unwrap();
+        assert_ne!(count, 0, "{}", String::from_utf8_lossy(&told));
+        told.extend_from_slice(&buffer[..count]);
+        let text = String::from_utf8_lossy(&told).into_owned();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        assert!(head.starts_with("POST /hook ") && head.contains("application/json"), "{head}");
+        if let Ok(prompt) = serde_json::from_str(body) {
+            break prompt;
+        }
+    };
+    stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+    assert_eq!(prompt["id"], desk.prompt(1).as_str());
+    assert_eq!(prompt["content"], "{\"amount\":82}");
+    // Rows of calls that differ in their bodies alone are told apart.
+    desk.curl("-d '{\"amount\":83}' ORIGIN/pay");
+    desk.site.until("both are listed", |_| desk.all().len() == 2);
+    let table = desk.site.strait(&["approvals"]);
+    let calls: BTreeSet<&str> =
+        table.lines().filter_map(|line| line.split_once("POST ")).map(|(_, call)| call).collect();
+    assert_eq!(calls.len(), 2, "{table}");
 }
 
 /// Opens a thousand connections, makes a call on each that needs nobody, then one that does, and waits for the answers.

@@ -9,6 +9,7 @@ use super::site::Site;
 /// Refusals that differ in their port, each of them several times: first events and folded repeats.
 const REFUSALS: &str = "import socket\nfor n in range(3000):\n  s = socket.socket()\n  try: s.connect(('192.0.2.1', 1000 + n % 20))\n  except PermissionError: pass\n  s.close()\n";
 
+/// A29.
 #[test]
 fn a_runs_last_repeats_are_on_its_own_record_to_the_unit() {
     let mut site = Site::new();

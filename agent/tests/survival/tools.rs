@@ -1,6 +1,12 @@
 //! A tool in whole runs: the token, the credential, the trace.
 
-use std::{fs, os::unix::fs::PermissionsExt as _};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    sync::{Arc, Mutex},
+};
 
 use super::site::Site;
 
@@ -87,6 +93,51 @@ fn a_run_calls_a_tool_sees_no_credential_and_its_token_outlives_agent_and_gatewa
     site.assert_records_whole();
 }
 
+/// What the far end sees: every connection is of the gateway's user, whatever way the run takes.
+#[test]
+fn nobody_but_the_gateway_is_an_origins_peer_a1() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let peers: Arc<Mutex<Vec<u32>>> = Arc::default();
+    let kept = Arc::clone(&peers);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            kept.lock().unwrap().push(owner(stream.peer_addr().unwrap().port(), port));
+            let _ = stream.read(&mut [0; 4096]);
+            let _ =
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n");
+        }
+    });
+    let tool = format!("[tools.api]\nkind = \"http\"\nurl = \"http://origin.example:{port}/v1\"\n");
+    let mut site = Site::configured("@id(\"any\")\npermit (principal, action, resource);\n", &tool);
+    site.start_run(&format!(
+        "{CALL}/x > tool; curl -sS -m 5 http://origin.example:{port}/ > name; \
+         curl -sS -m 5 -x $STRAIT_GATEWAY:80 http://origin.example:{port}/ > proxy; \
+         curl -sS -m 5 http://127.0.0.1:{port}/ > own 2>&1; echo > over"
+    ));
+    site.until("the run is over", |site| !site.lines("over").is_empty());
+    for file in ["tool", "name", "proxy"] {
+        assert!(site.lines(file).join("").starts_with("ok"), "{file}: {:?}", site.lines(file));
+    }
+    assert!(!site.lines("own").join("").starts_with("ok"), "loopback of the run is its own");
+    let gateway = site.gateway().unwrap();
+    let gateway = fs::metadata(format!("/proc/{gateway}")).unwrap().uid();
+    assert_eq!(*peers.lock().unwrap(), [gateway; 3]);
+    assert_ne!(gateway, 0);
+}
+
+/// User of the socket that is connected from port `from` to port `to` (`/proc/net/tcp`: addresses are the second and third
+/// field, the user is the eighth).
+fn owner(from: u16, to: u16) -> u32 {
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let (from, to) = (format!(":{from:04X}"), format!(":{to:04X}"));
+    let of = |line: &str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        (fields[1].ends_with(&from) && fields[2].ends_with(&to)).then(|| fields[7].parse().unwrap())
+    };
+    table.lines().skip(1).find_map(of).expect("no socket of this peer on the host")
+}
+
 /// A gateway that dies under a call leaves no step without its last line.
 #[test]
 fn a_step_whose_gateway_dies_is_ended_by_the_agent() {
@@ -106,6 +157,7 @@ fn a_step_whose_gateway_dies_is_ended_by_the_agent() {
     site.until("step and activity are ended", ended);
 }
 
+/// Case 93.
 #[test]
 fn a_token_is_good_from_its_own_run_alone_and_dies_with_it_a2_a4() {
     let mut site = site();
@@ -153,4 +205,39 @@ fn a_credential_that_others_can_read_is_refused_and_mended_without_a_restart_a33
     site.until("the tool isn't this agent's any more", |site| {
         count(site, "out", "agents.default.tools") >= 1
     });
+}
+
+/// What scripts ask, with the exit code saying the same.
+#[test]
+fn check_reload_and_verify_answer_in_json() {
+    let site = site();
+    let ask = |arguments: &[&str]| {
+        let output = site.command(arguments).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect(line));
+        (output.status.code(), lines.collect::<Vec<_>>())
+    };
+    let (code, said) = ask(&["check", "--json"]);
+    assert_eq!((code, said.len(), &said[0]["ok"]), (Some(0), 1, &true.into()), "{said:?}");
+    assert_eq!((&said[0]["policyFiles"], said[0]["digest"].as_str().map(str::len)), (&1.into(), Some(64)));
+    let (code, said) = ask(&["reload", "--json"]);
+    assert_eq!((code, &said[0]["ok"]), (Some(0), &true.into()), "{said:?}");
+    let (code, said) = ask(&["log", "verify", "--all", "--json"]);
+    assert_eq!(
+        (code, &said[0]["chain"], &said[0]["intact"]),
+        (Some(0), &"host".into(), &true.into()),
+        "{said:?}"
+    );
+    fs::write(site.work().parent().unwrap().join("etc/policies/read.cedar"), "permit nothing").unwrap();
+    for command in ["check", "reload"] {
+        let (code, said) = ask(&[command, "--json"]);
+        assert_eq!((code, &said[0]["ok"]), (Some(1), &false.into()), "{command}: {said:?}");
+        assert!(said[0]["error"].as_str().unwrap().contains("read.cedar"), "{said:?}");
+    }
+    let log = site.state().join("host/log.jsonl");
+    let text = fs::read_to_string(&log).unwrap();
+    fs::write(&log, text.replacen("agent.started", "agent.stopped", 1)).unwrap();
+    let (code, said) = ask(&["log", "verify", "--all", "--json"]);
+    assert_eq!((code, &said[0]["intact"], &said[0]["line"]), (Some(1), &false.into(), &1.into()), "{said:?}");
+    fs::write(&log, text).unwrap();
 }

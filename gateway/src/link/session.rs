@@ -166,7 +166,12 @@ impl Link {
         let ToGateway::Setup(setup) = message else {
             return Err(SessionError::OutOfOrder("the first message is not the setup"));
         };
-        self.set_up(*setup, fds).await
+        self.set_up(*setup, fds).await?;
+        for drifted in self.gateway.drift.all() {
+            let message = ToAgent::ToolDrifted { run: None, drifted };
+            session.socket.send(&seqpacket::encode(&message)?).await?;
+        }
+        Ok(())
     }
 
     async fn set_up(&mut self, setup: Setup, fds: Vec<OwnedFd>) -> Result<(), SessionError> {
@@ -339,6 +344,7 @@ impl Link {
                     session.send(packet)?;
                 }
             }
+            ToGateway::ToolDrifted(drifted) => self.gateway.drift.known(drifted),
             ToGateway::Tools(tools) => self.gateway.set_tools(*tools)?,
             ToGateway::Providers(told) => self.gateway.set_providers(*told)?,
             ToGateway::Credential { ticket, value } => {
@@ -393,9 +399,10 @@ impl Session {
             }
             Question::TokenMismatch { from, owner } => (ToAgent::TokenMismatch { from, owner }, None),
             Question::Misused(misused) => (ToAgent::PlaceholderMisused(misused), None),
-            Question::ToolDrifted { run, server, tool, differs } => {
-                (ToAgent::ToolDrifted { run, server, tool, differs }, None)
+            Question::ToolDrifted { run, drifted } => {
+                (ToAgent::ToolDrifted { run: Some(run), drifted }, None)
             }
+            Question::ToolAgrees { server, tool } => (ToAgent::ToolAgrees { server, tool }, None),
         };
         self.asked.extend(asked.map(|asked| (ticket, asked)));
         self.send(seqpacket::encode(&message)?)

@@ -17,7 +17,7 @@ use strait_contract::{
     approval::Held,
     code::Code,
     ids::RecordId,
-    message::{MAX_PACKET, Misused, PolicyFile, Secret, ToAgent, ToGateway},
+    message::{Drifted, MAX_PACKET, Misused, PolicyFile, Secret, ToAgent, ToGateway},
     record::{Activity, Body, Decision, Kind, Phase, Record, Step, Unrecorded},
     run::Process,
     seqpacket,
@@ -42,6 +42,8 @@ pub struct Shared {
     pub asked: Mutex<u32>,
     /// Tools that aren't what was pinned, and what of them differs.
     pub drifted: Mutex<Vec<(String, String)>>,
+    /// Those that an agent keeps for later gateways.
+    pub kept_drifts: Mutex<HashMap<String, Drifted>>,
     /// Values of credentials, in the order in which they are handed over; the last one stays.
     pub credentials: Mutex<HashMap<String, Vec<Result<String, String>>>>,
     /// Names of the credentials that were asked for.
@@ -80,6 +82,7 @@ impl Shared {
             withdrawn: Mutex::default(),
             pieces: Mutex::default(),
             drifted: Mutex::default(),
+            kept_drifts: Mutex::default(),
         })
     }
 
@@ -385,8 +388,15 @@ fn handle(message: ToAgent, back: &mpsc::UnboundedSender<(ToGateway, Vec<OwnedFd
             });
         }
         ToAgent::PlaceholderMisused(misused) => shared.misused.lock().unwrap().push(misused),
-        ToAgent::ToolDrifted { server, tool, differs, .. } => {
-            shared.drifted.lock().unwrap().push((format!("{server}/{tool}"), differs));
+        ToAgent::ToolDrifted { run, drifted } => {
+            let Drifted { server, tool, differs, .. } = drifted.clone();
+            shared.kept_drifts.lock().unwrap().insert(format!("{server}/{tool}"), drifted);
+            if run.is_some() {
+                shared.drifted.lock().unwrap().push((format!("{server}/{tool}"), differs));
+            }
+        }
+        ToAgent::ToolAgrees { server, tool } => {
+            shared.kept_drifts.lock().unwrap().remove(&format!("{server}/{tool}"));
         }
         ToAgent::TokenMismatch { from, owner } => {
             shared.mismatches.lock().unwrap().push((from.to_string(), owner.to_string()));

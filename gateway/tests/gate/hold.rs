@@ -89,6 +89,7 @@ async fn a22_an_approved_call_is_sent_as_it_was_shown_and_its_record_names_who_a
     world.log.settled().await;
 }
 
+/// A22.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_a_timeout_and_no_one_to_ask_are_told_apart() {
     let (world, origin) = (World::with(ASK).await, Origin::http().await);
@@ -236,6 +237,7 @@ async fn a_body_is_read_whole_before_anybody_is_asked_and_one_that_is_too_long_i
     world.log.settled().await;
 }
 
+/// A22.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_goes_away_is_withdrawn_and_a_late_answer_executes_nothing() {
     let (world, origin) = (World::with(ASK).await, Origin::http().await);

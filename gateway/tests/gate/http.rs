@@ -44,6 +44,7 @@ async fn a_permitted_request_is_on_record_before_it_is_forwarded_and_its_end_bef
     world.log.check_pairs();
 }
 
+/// A23.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_says_what_and_why_and_how_to_allow_it_case_37() {
     let (world, origin) = (World::with("").await, Origin::http().await);

@@ -1,6 +1,8 @@
 //! MCP tools: what is judged is what is sent, lists show what can be called, nothing passes unseen (A5 to A8, A23, cases
 //! 52 to 62).
 
+#[path = "mcp/arguments.rs"]
+mod arguments;
 #[path = "mcp/official.rs"]
 mod official;
 #[path = "mcp/server.rs"]
@@ -276,7 +278,7 @@ async fn heads_are_checked_and_foreign_origins_refused_case_62() {
     );
 }
 
-/// The stateless era: mirrored headers must be there and agree.
+/// The stateless era: mirrored headers must be there and agree. (A5, A6.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stateless_requests_say_the_same_in_head_and_body() {
     let (world, server) = world(UNPINNED, &[]).await;
@@ -317,7 +319,7 @@ async fn stateless_requests_say_the_same_in_head_and_body() {
     assert!(got.json()["error"]["message"].as_str().unwrap().contains("elicitation/create"));
 }
 
-/// Case 55: sessions bear names of ours, are the run's own, and are forgotten when the server has.
+/// Case 55: sessions bear names of ours, are the run's own, and are forgotten when the server has. (A5.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_are_mapped_and_forgotten_case_55() {
     let (world, server) = world(UNPINNED, &[]).await;
@@ -484,7 +486,7 @@ async fn questions_of_servers_are_decided_case_57() {
     }
 }
 
-/// Case 57: the stream of a session, and one that is taken up again, are looked at as well.
+/// Case 57: the stream of a session, and one that is taken up again, are looked at as well. (A5.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_of_sessions_and_resumed_ones_are_looked_at_case_57() {
     let (world, server) = world(UNPINNED, &[]).await;
@@ -499,7 +501,7 @@ async fn streams_of_sessions_and_resumed_ones_are_looked_at_case_57() {
     assert_eq!(server.said().pop().unwrap().headers["last-event-id"], "e-7");
 }
 
-/// Case 58: whoever goes away has the server told within 2 s.
+/// Case 58: whoever goes away has the server told within 2 s. (A5.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_goes_cancels_case_58() {
     let (world, server) = world(UNPINNED, &[]).await;
@@ -613,6 +615,7 @@ async fn a_tool_that_has_changed_is_held_back_case_59() {
     wider["inputSchema"]["properties"]["files"] = json!({"type": "string"});
     server.state.lock().unwrap().pages = vec![(vec![wider, tool("read")], None)];
     assert_eq!(list().await, ["read"]);
+    until("both are told", || world.log.drifted.lock().unwrap().len() >= 2).await;
     let drifted = world.log.drifted.lock().unwrap().clone();
     assert_eq!(
         drifted,
@@ -642,6 +645,48 @@ async fn a_reload_does_not_forget_what_has_changed_case_59() {
     assert_eq!(server.said_of("tools/call").len(), 0, "nothing of it reached the server");
     pin(&world, 4, &changed, &other).await;
     assert_eq!(call().await, 200);
+}
+
+/// Waits for word that comes over the link.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..500 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("waited in vain until {what}");
+}
+
+/// Case 59: what one gateway has seen, the next knows before anybody lists the tools again; and a new agent is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_starts_knows_what_has_drifted_case_59() {
+    let (mut world, server) = pinned().await;
+    server.state.lock().unwrap().pages = vec![(vec![pay("does more"), tool("read")], None)];
+    assert_eq!(world.rpc("tools/list", json!({}), &[]).await.tool_names(), ["read"]);
+    let kept = |world: &World| world.log.kept_drifts.lock().unwrap().get("bank/pay").cloned();
+    until("it is told", || kept(&world).is_some()).await;
+    let drifted = kept(&world).unwrap();
+    world.log.kept_drifts.lock().unwrap().clear();
+    world.agent_dies().await;
+    world.agent_returns().await;
+    until("it is told", || kept(&world).is_some()).await;
+    assert_eq!(kept(&world).as_ref(), Some(&drifted), "an agent that comes is told");
+    assert_eq!(world.log.drifted.lock().unwrap().len(), 1, "and it isn't news");
+
+    let (next, server) = pinned().await;
+    let call = async || next.tool("pay", json!({"amount": 1})).await.status;
+    assert_eq!(call().await, 200, "the control: this one has seen no list");
+    next.agent.as_ref().unwrap().tell(ToGateway::ToolDrifted(drifted), Vec::new());
+    pin(&next, 3, &pay("does pay"), PINNED).await;
+    assert_eq!(call().await, 403);
+    assert_eq!(server.said_of("tools/call").len(), 1, "nothing of it reached the server");
+    // The server's own list says that all is well again.
+    server.state.lock().unwrap().pages = vec![(vec![pay("does pay"), tool("read")], None)];
+    next.log.kept_drifts.lock().unwrap().insert("bank/pay".to_owned(), kept(&world).unwrap());
+    assert_eq!(next.rpc("tools/list", json!({}), &[]).await.tool_names(), ["pay", "read"]);
+    assert_eq!(call().await, 200);
+    until("it is told of the agreement", || kept(&next).is_none()).await;
 }
 
 /// A21, A22: a call that waits for a person. Kept alive by comments once the client has waited a while; bound to what is
@@ -728,7 +773,7 @@ async fn a_rule_about_one_server_says_nothing_of_another_case_60() {
     assert_eq!(other.said().len(), 0);
 }
 
-/// A session is good for the run and the tool that it was begun with.
+/// A session is good for the run and the tool that it was begun with. (A5.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_run_has_nothing_of_a_session_case_55() {
     let (world, server) = world(UNPINNED, &[]).await;

@@ -19,6 +19,7 @@ async fn world(policy: &str) -> (World, Origin) {
     (World::new(options).await, origin)
 }
 
+/// Case 92.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_place_of_the_token_is_good_and_none_is_sent_on_a2() {
     let (world, origin) = world(POLICY).await;
@@ -43,6 +44,7 @@ async fn each_place_of_the_token_is_good_and_none_is_sent_on_a2() {
     world.log.check_steps();
 }
 
+/// Case 93.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_token_garbage_and_one_of_another_run_are_refused_and_on_record_a2_a4() {
     let (world, origin) = world(POLICY).await;

@@ -1,7 +1,9 @@
 //! HTTP tools: what is judged is what is sent, credentials go where they belong, steps are on record.
 
 use strait_contract::{
+    approval::{Answer, Settled},
     code::Code,
+    message::{PolicyFile, ToGateway},
     record::{Decision, Phase, ToolKind},
     tool::{Bound, Kind, Placement, Tool, ToolName, Tools},
 };
@@ -139,6 +141,7 @@ async fn a_tool_that_is_not_there_or_not_the_agents_is_refused_with_the_reason()
     world.log.check_steps();
 }
 
+/// A25.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_callers_own_fields_never_take_the_credentials_place_case_90() {
     let (world, origin) = world(ANY, bearer()).await;
@@ -174,6 +177,7 @@ async fn the_callers_own_fields_never_take_the_credentials_place_case_90() {
     assert!(!origin.seen().pop().unwrap().headers.contains_key("x-api-key"));
 }
 
+/// A25.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_credential_goes_into_a_field_a_query_or_basic_authentication() {
     let header = Placement::Header { name: "x-key".to_owned(), format: "token {}".to_owned() };
@@ -199,6 +203,7 @@ async fn a_credential_goes_into_a_field_a_query_or_basic_authentication() {
     assert!(!records.contains(KEY) && !records.contains(encoded), "{records}");
 }
 
+/// A25, case 48.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redirects_are_returned_and_the_credential_stays_where_it_was_a12_case_90() {
     let (world, origin) = world(ANY, bearer()).await;
@@ -305,8 +310,69 @@ async fn a_call_is_a_step_of_the_trace_and_its_leg_is_activity_a27() {
     world.log.check_steps();
 }
 
+/// Permitted, refused by nobody's permit, forbidden, held and approved: `decided` and `done` of each, with its rules.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_outcome_is_a_step_with_the_rules_that_decided_a27() {
+    let policy = r#"
+        @id("reads") permit(principal, action == Action::"http", resource in Tool::"api") when { context.method == "GET" };
+        @id("asks") @approval("posts") permit(principal, action == Action::"http", resource in Tool::"api")
+        when { context.method == "POST" };
+        @id("secret") forbid(principal, action == Action::"http", resource in Tool::"api")
+        when { context.path like "/v1/secret*" };
+    "#;
+    let (world, origin) = world(policy, bearer()).await;
+    assert_eq!(world.call("/http/api/x", &[]).await.status, 200);
+    assert_eq!(world.call("/http/api/x", &["-X", "DELETE"]).await.status, 403);
+    assert_eq!(world.call("/http/api/secret", &[]).await.status, 403);
+    let approve = async {
+        let held = world.log.held(1).await.remove(0).0;
+        let by = Settled { id: "k7m2x9qd".parse().unwrap(), by: Some("ana".to_owned()), waited_ms: 5 };
+        let told = ToGateway::Answer { call: held.call, answer: Answer::Granted(by) };
+        world.agent.as_ref().unwrap().tell(told, Vec::new());
+    };
+    let (got, ()) = tokio::join!(world.call("/http/api/x", &["-d", "a=b"]), approve);
+    assert_eq!(got.status, 200, "{got:?}");
+    let steps = world.log.steps_done(4).await;
+    let told: Vec<_> = steps
+        .iter()
+        .map(|step| (step.decision, step.code, step.rules.join(" "), step.status, step.approval.is_some()))
+        .collect();
+    let denied = Some(Code::ToolCallDenied);
+    assert_eq!(
+        told,
+        [
+            (Decision::Allow, None, "reads".to_owned(), Some(200), false),
+            (Decision::Deny, denied, String::new(), Some(403), false),
+            (Decision::Deny, denied, "secret".to_owned(), Some(403), false),
+            (Decision::Allow, None, "asks".to_owned(), Some(200), true),
+        ]
+    );
+    assert_eq!(world.log.steps().len(), 8, "two lines each");
+    assert_eq!(origin.seen().len(), 2);
+    world.log.settled().await;
+    world.log.check_steps();
+}
+
+/// Whatever a run's own rules permit, and on record as the guardrail's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guardrail_beats_a_permit_and_is_named_a24() {
+    let (world, origin) = world(ANY, bearer()).await;
+    assert_eq!(world.call("/http/api/x", &["-X", "DELETE"]).await.status, 200, "positive control");
+    let file =
+        |guardrail, text: &str| PolicyFile { name: "a.cedar".to_owned(), guardrail, text: text.to_owned() };
+    let forbid = r#"@id("no-delete") forbid(principal, action == Action::"http", resource) when { context.method == "DELETE" };"#;
+    world.agent.as_ref().unwrap().policies(2, &[file(false, ANY), file(true, forbid)]).await;
+    let got = world.call("/http/api/x", &["-X", "DELETE"]).await;
+    assert_eq!(got.refused(), (403, "TOOL_CALL_DENIED".to_owned()));
+    assert_eq!(got.error()["rule"], "guardrail:no-delete");
+    let step = world.log.steps_done(2).await.remove(1);
+    assert_eq!((step.decision, step.rules), (Decision::Deny, vec!["guardrail:no-delete".to_owned()]));
+    assert_eq!(origin.seen().len(), 1);
+    world.log.settled().await;
+}
+
 /// Servers that add trailers to the head would take a caller's for the tool's own, and one that overrides the method for
-/// what was judged.
+/// what was judged. (A9.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trailers_add_nothing_to_what_was_judged() {
     let (world, origin) = world(ANY, bearer()).await;

@@ -134,6 +134,7 @@ fn in_the_internet<T: Send>(
     .unwrap()
 }
 
+/// A29.
 #[test]
 fn any_public_page_is_read_by_both_addresses_and_its_url_is_on_record_a10() {
     in_the_internet(options(ANY), async |world, _, seen| {
@@ -161,7 +162,7 @@ fn any_public_page_is_read_by_both_addresses_and_its_url_is_on_record_a10() {
     });
 }
 
-/// Cases 43, 45, 46, 49, 51: whatever policy permits, nothing but public addresses is dialled.
+/// Cases 43, 45, 46, 49, 51: whatever policy permits, nothing but public addresses is dialled. (A10.)
 #[test]
 fn nothing_but_public_addresses_is_reached_a11() {
     in_the_internet(options(ANY), async |world, internet, seen| {
@@ -230,6 +231,7 @@ fn nothing_but_public_addresses_is_reached_a11() {
             "http://example.com@10.77.0.1/",
             "ftp://example.com/",
             "file:///etc/passwd",
+            "gopher://example.com/",
         ] {
             assert_eq!(world.call(&format!("/web/{odd}"), &[]).await.status, 400, "{odd}");
         }
@@ -305,7 +307,7 @@ fn answers_are_cut_at_their_limit_and_marked_a13() {
     });
 }
 
-/// Case 50.
+/// Case 50. (A13.)
 #[test]
 fn bombs_stay_flat_and_what_never_ends_is_ended_case_50() {
     zeros();

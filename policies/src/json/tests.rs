@@ -8,6 +8,7 @@ fn parse(text: &str) -> Result<Json, JsonError> {
     Json::parse(text.as_bytes(), &LIMITS)
 }
 
+/// A6.
 #[test]
 fn what_two_readers_could_read_differently_is_refused() {
     for (text, error) in [

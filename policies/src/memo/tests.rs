@@ -105,6 +105,14 @@ fn tools_are_told_apart_by_name_always_and_by_arguments_if_they_are_read() {
     assert!(!pair(none, method("a", "x", &one), method("b", "x", &one)));
     assert!(!pair(Reads::METHOD, method("a", "x", &one), method("a", "y", &one)));
     assert!(!pair(Reads::FLAT, method("a", "x", &one), method("a", "x", &two)));
+    fn served<'a>(provider: &'a str, name: &'a str, kind: &'a str, model: &'a str) -> Ask<'a> {
+        Ask::ServerTool(ServerToolAsk { provider, name, kind, model, host: None })
+    }
+    assert!(pair(none, served("a", "x", "x_1", "m"), served("a", "x", "x_2", "n")));
+    assert!(!pair(none, served("a", "x", "x_1", "m"), served("a", "y", "x_1", "m")));
+    assert!(!pair(none, served("a", "x", "x_1", "m"), served("b", "x", "x_1", "m")));
+    assert!(!pair(Reads::MODEL, served("a", "x", "x_1", "m"), served("a", "x", "x_1", "n")));
+    assert!(!pair(Reads::KIND, served("a", "x", "x_1", "m"), served("a", "x", "x_2", "m")));
 }
 
 #[test]

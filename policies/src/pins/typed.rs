@@ -2,9 +2,10 @@
 //! it would make a forbid about it weaker.
 
 use cedar_policy::RestrictedExpression;
+use cedar_policy_core::ast;
 
 use super::shape::{Kind, Shape};
-use crate::{arguments::Arguments, json::Json};
+use crate::{arguments::Arguments, json::Json, request::evaluated};
 
 /// A value as Cedar types it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,29 +157,26 @@ impl Reading<'_> {
     ///
     /// # Errors
     /// Cedar's own, as text: a fault inside Strait.
-    pub(crate) fn expression(&self, wanted: &dyn Fn(&str) -> bool) -> Result<RestrictedExpression, String> {
+    pub(crate) fn value(&self, wanted: &dyn Fn(&str) -> bool) -> Result<ast::Value, String> {
         record(self.fields.iter().filter(|(name, _)| wanted(name)))
     }
 }
 
-fn record<'f, 'a: 'f>(
-    fields: impl Iterator<Item = &'f (&'a str, Typed<'a>)>,
-) -> Result<RestrictedExpression, String> {
-    let fields = fields.map(|(name, value)| Ok(((*name).to_owned(), value.expression()?)));
-    let fields: Result<Vec<_>, String> = fields.collect();
-    RestrictedExpression::new_record(fields?).map_err(|error| error.to_string())
+fn record<'f, 'a: 'f>(fields: impl Iterator<Item = &'f (&'a str, Typed<'a>)>) -> Result<ast::Value, String> {
+    let fields: Result<Vec<_>, String> = fields.map(|(name, value)| Ok((*name, value.value()?))).collect();
+    Ok(ast::Value::record(fields?, None))
 }
 
 impl Typed<'_> {
-    fn expression(&self) -> Result<RestrictedExpression, String> {
+    fn value(&self) -> Result<ast::Value, String> {
         Ok(match self {
-            Self::Text(text) => RestrictedExpression::new_string((*text).to_owned()),
-            Self::Bool(value) => RestrictedExpression::new_bool(*value),
-            Self::Long(long) => RestrictedExpression::new_long(*long),
-            Self::Decimal(decimal) => RestrictedExpression::new_decimal(decimal),
+            Self::Text(text) => ast::Value::from(*text),
+            Self::Bool(value) => ast::Value::from(*value),
+            Self::Long(long) => ast::Value::from(*long),
+            Self::Decimal(decimal) => evaluated(&RestrictedExpression::new_decimal(decimal))?,
             Self::Set(values) => {
-                let values: Result<Vec<_>, _> = values.iter().map(Self::expression).collect();
-                RestrictedExpression::new_set(values?)
+                let values: Result<Vec<_>, _> = values.iter().map(Self::value).collect();
+                ast::Value::set(values?, None)
             }
             Self::Record(fields) => record(fields.iter())?,
         })

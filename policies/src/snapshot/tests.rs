@@ -29,6 +29,7 @@ fn code(verdict: &Verdict) -> Option<Code> {
 
 const ALL: &str = r#"@id("all") permit (principal, action, resource);"#;
 
+/// A20.
 #[test]
 fn case_81_no_rule_means_everything_is_refused() {
     let coder = run("coder");

@@ -49,7 +49,7 @@ fn a_query_holds_what_either_separator_makes_of_it() {
     assert_eq!(pairs("q=ok&admin=1"), owned(&[("q", "ok"), ("admin", "1")]));
 }
 
-/// Case 26: one canonical path, judged and sent.
+/// Case 26: one canonical path, judged and sent. (A9.)
 #[test]
 fn case_26_equivalent_paths_become_one_and_ambiguous_ones_are_refused() {
     let same = |path: &str, canonical: &str| {

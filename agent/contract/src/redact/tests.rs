@@ -48,6 +48,7 @@ fn hide_marks(text: &str) -> String {
     out + rest
 }
 
+/// A28.
 #[test]
 fn keys_are_hidden_by_their_look_or_their_name_and_the_rest_stays() {
     check("nothing here", "nothing here");
@@ -84,6 +85,7 @@ fn keys_are_hidden_by_their_look_or_their_name_and_the_rest_stays() {
     }
 }
 
+/// A28.
 #[test]
 fn urls_keep_their_shape_and_lose_their_secrets() {
     let check = |url: &str, expect: &str| assert_eq!(hide_marks(&redact_url(url, 10_000)), expect, "{url}");

@@ -199,18 +199,14 @@ fn a_run_has_so_many_calls_waiting_and_a_grant_is_not_among_its_prompts() {
 }
 
 #[test]
-fn a_gateway_that_is_gone_ends_its_calls_and_leaves_unused_grants() {
+fn a_gateway_that_is_gone_ends_its_calls() {
     let mut rig = Rig::new();
     let (first, waiting) = rig.waits(1, 0);
-    let (call, granted) = rig.waits(2, 0);
-    rig.prompts.withdraw(call);
-    rig.approve(&granted, Scope::Times(1), 1);
     let effects = rig.prompts.session_ended(7, 2);
     assert_eq!(effects.closed.len(), 1);
     assert_eq!((effects.closed[0].id.clone(), effects.closed[0].end), (waiting, End::GatewayGone));
     assert_eq!(calls(&effects.answers), [first], "whoever passes answers on is let go");
     assert!(rig.prompts.calls.is_empty() && rig.prompts.deadlines.is_empty());
-    assert!(rig.is_granted(2, 3));
 }
 
 #[test]
@@ -222,4 +218,22 @@ fn prompts_that_are_over_are_remembered_within_a_bound() {
     }
     assert_eq!(rig.prompts.past().count(), REMEMBERED);
     assert!(rig.prompts.ends.is_empty() && rig.prompts.deadlines.is_empty());
+}
+
+#[test]
+fn executions_that_were_granted_are_worth_nothing_after_their_gateway_and_those_of_a_run_are() {
+    let mut rig = Rig::new();
+    let (_, once) = rig.waits(1, 0);
+    let (_, for_run) = rig.waits(2, 0);
+    rig.approve(&once, Scope::Times(3), 1);
+    rig.approve(&for_run, Scope::Run, 1);
+    assert!(rig.prompts.session_ended(8, 2000).closed.is_empty(), "another gateway's end is no matter");
+    assert!(rig.is_granted(1, 2), "the control");
+    let ended = rig.prompts.session_ended(7, 3000);
+    assert_eq!(
+        ended.closed.iter().map(|past| (&past.id, past.end)).collect::<Vec<_>>(),
+        [(&once, End::GatewayGone)]
+    );
+    assert!(!rig.is_granted(1, 4), "people are asked again");
+    assert!(rig.is_granted(2, 4));
 }

@@ -8,7 +8,7 @@ use strait_contract::{
     run::{Process, RunInfo},
 };
 use strait_policies::{
-    Arguments, Ask, HttpAsk, Question, ToolAsk, Verdict,
+    Arguments, Ask, HttpAsk, Question, ServerToolAsk, ToolAsk, Verdict,
     url::{Host, Name, Names, Target, UrlError, host_and_port_with},
 };
 
@@ -33,6 +33,12 @@ pub(super) struct CallArgs {
     /// Another method of an MCP server, such as resources/read; --arguments are its parameters
     #[arg(long, value_name = "METHOD")]
     pub(super) method: Option<String>,
+    /// Tool that a model request offers and the provider would run, such as anthropic/web_search
+    #[arg(long, value_name = "PROVIDER/NAME")]
+    pub(super) server_tool: Option<String>,
+    /// Model that is asked
+    #[arg(long, value_name = "MODEL", requires = "server_tool")]
+    pub(super) model: Option<String>,
     /// How the HTTP request comes [default: tool with --tool, else egress]
     #[arg(long, value_enum)]
     pub(super) via: Option<Via>,
@@ -96,6 +102,7 @@ pub(super) enum Call {
     Dns { name: String, record_type: String },
     Tool { server: String, tool: String, arguments: Arguments },
     Method { server: String, method: String, arguments: Arguments },
+    ServerTool { provider: String, name: String, model: String },
 }
 
 /// An HTTP request.
@@ -132,8 +139,20 @@ fn usage<T>(why: &str) -> Result<T, Misread> {
 impl CallArgs {
     /// Reads the call that was given, as the gateway does; the names of `names` are good too.
     pub(super) fn read(&self, names: &Names) -> Result<Call, Misread> {
-        let Self { http, connect, dns, tool, arguments, method, via, body_bytes, content_type } = self;
+        let Self { http, connect, dns, tool, arguments, method, via, body_bytes, content_type, .. } = self;
         let of_tool = arguments.is_some() || method.is_some();
+        if let Some(offered) = &self.server_tool {
+            let others = http.is_some() || connect.is_some() || dns.is_some() || tool.is_some() || of_tool;
+            return match offered.split_once('/') {
+                Some((provider, name)) if !others => Ok(Call::ServerTool {
+                    provider: provider.to_owned(),
+                    name: name.to_owned(),
+                    model: self.model.clone().unwrap_or_default(),
+                }),
+                Some(_) => usage("--server-tool is a call of its own"),
+                None => usage("name the provider and its tool, such as --server-tool anthropic/web_search"),
+            };
+        }
         if http.is_none() && (via.is_some() || body_bytes.is_some() || content_type.is_some()) {
             return usage("--via, --body-bytes and --content-type go with --http");
         }
@@ -148,7 +167,7 @@ impl CallArgs {
             }
             (None, None, Some(dns), None) if !of_tool => read_dns(dns, names),
             (None, None, None, Some(tool)) => self.read_tool(tool),
-            _ => usage("name exactly one call with --http, --connect, --dns or --tool"),
+            _ => usage("name exactly one call with --http, --connect, --dns, --tool or --server-tool"),
         }
     }
 
@@ -228,6 +247,9 @@ impl Call {
             Self::Dns { name, record_type } => Ask::Dns { name, record_type },
             Self::Tool { server, tool, arguments } => Ask::Tool(ToolAsk { server, tool, arguments }),
             Self::Method { server, method, arguments } => Ask::McpMethod { server, method, arguments },
+            Self::ServerTool { provider, name, model } => {
+                Ask::ServerTool(ServerToolAsk { provider, name, kind: name, model, host: None })
+            }
         };
         Question { run, now_ms, ask, process }
     }

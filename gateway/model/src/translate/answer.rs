@@ -104,9 +104,7 @@ impl MessagesUsage {
         set("cache_creation_input_tokens", &mut self.write);
         set("output_tokens", &mut self.output);
         if let Ok(Some(mut details)) = of.object("output_tokens_details") {
-            let thought =
-                count(&mut details, "thinking_tokens").or_else(|| count(&mut details, "reasoning_tokens"));
-            self.reasoning = thought.unwrap_or(self.reasoning);
+            self.reasoning = count(&mut details, "thinking_tokens").unwrap_or(self.reasoning);
         }
     }
 
@@ -151,9 +149,13 @@ pub(super) struct OutChatUsage {
 #[derive(Debug, Serialize)]
 struct PromptDetails {
     cached_tokens: u64,
-    // Chat has none itself; the name is the one that providers of both kinds give it.
     #[serde(skip_serializing_if = "none")]
     cache_write_tokens: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ThinkingDetails {
+    thinking_tokens: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -173,7 +175,7 @@ pub(super) struct OutMessagesUsage {
     cache_read_input_tokens: u64,
     output_tokens: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    output_tokens_details: Option<OutputDetails>,
+    output_tokens_details: Option<ThinkingDetails>,
 }
 
 pub(super) fn write_chat_usage(used: &Tokens) -> OutChatUsage {
@@ -196,7 +198,7 @@ pub(super) fn write_messages_usage(used: &Tokens) -> OutMessagesUsage {
         cache_read_input_tokens: used.cache_read,
         output_tokens: used.output,
         output_tokens_details: (used.reasoning > 0)
-            .then_some(OutputDetails { reasoning_tokens: used.reasoning }),
+            .then_some(ThinkingDetails { thinking_tokens: used.reasoning }),
     }
 }
 

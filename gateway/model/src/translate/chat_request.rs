@@ -13,6 +13,9 @@ use super::{LeftOut, Refused, json};
 /// What chat is translated to.
 const TO: &str = "Anthropic messages";
 
+/// What a form of answers is called, which has no name in messages.
+const FORMAT_NAME: &str = "answer";
+
 /// Members that are fine with the value that holds in messages anyway.
 const ONLY: &[(&str, &[&str], &str)] = &[
     ("n", &["1"], "an answer has one choice"),
@@ -25,7 +28,6 @@ const ONLY: &[(&str, &[&str], &str)] = &[
     ("store", &["false"], "answers are not stored"),
     ("service_tier", &["\"auto\"", "\"default\""], "tiers differ"),
     ("verbosity", &["\"medium\""], "there is no verbosity"),
-    ("response_format", &[r#"{"type":"text"}"#, r#"{"type": "text"}"#], "the form of an answer can't be set"),
     ("metadata", &["{}"], "there are no tags"),
     ("function_call", &[], "write `tool_choice`"),
     ("functions", &[], "write `tools`"),
@@ -60,7 +62,8 @@ pub(super) fn read(raw: &RawValue, left_out: &mut LeftOut) -> Result<Said, Refus
     said.serial = of.flag("parallel_tool_calls")? == Some(false);
     said.user = of.text("user")?;
     said.effort = request::effort(&mut of, "reasoning_effort", TO)?;
-    for hint in ["prompt_cache_key", "prompt_cache_retention", "safety_identifier"] {
+    said.format = format(&mut of, left_out)?;
+    for hint in ["prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier"] {
         of.hint(hint, left_out);
     }
     for (name, same, why) in ONLY {
@@ -88,6 +91,33 @@ fn stop(of: &mut Members<'_>) -> Result<Vec<String>, Refused> {
     }
     let texts = elements("/stop", raw)?;
     texts.into_iter().map(|(at, raw)| text(raw).map_err(|_| malformed(at, "a string"))).collect()
+}
+
+/// The form of an answer: text, or JSON of a schema, whose name and description messages have no place for.
+fn format(of: &mut Members<'_>, left_out: &mut LeftOut) -> Result<Option<Raw>, Refused> {
+    let Some(mut format) = of.object("response_format")? else { return Ok(None) };
+    let read = match format.need_text("type")?.as_str() {
+        "text" => None,
+        "json_schema" => {
+            let mut inner = format.need_object("json_schema")?;
+            let schema = inner.take("schema").and_then(|raw| Raw::object(raw.get()));
+            let schema = schema.ok_or_else(|| malformed(inner.at("schema"), "an object"))?;
+            if inner.need_text("name")? != FORMAT_NAME {
+                left_out.name(inner.at("name"));
+            }
+            inner.hint("description", left_out);
+            // Messages always keep to it.
+            inner.flag("strict")?;
+            inner.none_left(TO)?;
+            Some(schema)
+        }
+        _ => {
+            let (at, why) = (format.at("type"), "JSON needs a schema there");
+            return Err(Refused::Untranslatable { at, to: TO, why });
+        }
+    };
+    format.none_left(TO)?;
+    Ok(read)
 }
 
 fn choice(of: &mut Members<'_>) -> Result<Option<Choice>, Refused> {
@@ -132,14 +162,9 @@ fn read_message(
     of.hint("cache_control", left_out);
     match role.as_str() {
         "system" | "developer" => {
-            if !said.turns.is_empty() {
-                let why = "system messages stand before the first turn";
-                return Err(Refused::Untranslatable { at, to: TO, why });
-            }
             let parts = content(&mut of, false, left_out)?;
             of.none_left(TO)?;
-            said.system.extend(texts(parts).filter(|text| !text.is_empty()));
-            Ok(())
+            said.push(Who::System, parts, &at, TO)
         }
         "user" => {
             let parts = content(&mut of, true, left_out)?;
@@ -174,10 +199,6 @@ fn read_message(
         }
         _ => Err(malformed(of.at("role"), "system, developer, user, assistant or tool")),
     }
-}
-
-fn texts(parts: Vec<Part>) -> impl Iterator<Item = String> {
-    parts.into_iter().filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None })
 }
 
 /// A message's content: a string or parts; `images`: whether some may be images.
@@ -266,6 +287,21 @@ struct Out<'a> {
     user: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_effort: Option<Effort>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_format: Option<Format<'a>>,
+}
+
+#[derive(Serialize)]
+struct Format<'a> {
+    r#type: &'static str,
+    json_schema: Schema<'a>,
+}
+
+#[derive(Serialize)]
+struct Schema<'a> {
+    name: &'static str,
+    schema: &'a Raw,
+    strict: bool,
 }
 
 #[derive(Serialize)]
@@ -392,6 +428,10 @@ pub(super) fn write(said: &Said, model: &str) -> Vec<u8> {
         parallel_tool_calls: said.serial.then_some(false),
         user: said.user.as_deref(),
         reasoning_effort: said.effort,
+        response_format: said.format.as_ref().map(|schema| Format {
+            r#type: "json_schema",
+            json_schema: Schema { name: FORMAT_NAME, schema, strict: true },
+        }),
     })
 }
 
@@ -406,6 +446,7 @@ fn write_turn<'a>(turn: &'a Turn, messages: &mut Vec<Message<'a>>) {
     let parts: Vec<_> = turn.parts.iter().filter_map(content_part).collect();
     match turn.who {
         Who::User if parts.is_empty() => {}
+        Who::System => messages.push(Message::System { content: one_or_many(parts) }),
         Who::User => messages.push(Message::User { content: one_or_many(parts) }),
         Who::Assistant => {
             let content = (!parts.is_empty()).then(|| one_or_many(parts));

@@ -10,8 +10,8 @@ use super::{LeftOut, Refused};
 
 /// The most members of an object.
 const MAX_MEMBERS: usize = 256;
-/// The most elements of a list: bounds what a body of `[1,1,1,…]` costs.
-const MAX_ELEMENTS: usize = 65_536;
+/// The most elements of a list (as many messages as Anthropic takes): bounds what a body of `[1,1,1,…]` costs.
+const MAX_ELEMENTS: usize = 100_000;
 
 /// The members of an object that weren't taken yet, and where it stands.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl<'a> Members<'a> {
 /// The elements of a list that stands at `at`.
 pub(super) fn elements<'a>(at: &str, raw: &'a RawValue) -> Result<Vec<(String, &'a RawValue)>, Refused> {
     let List(of) =
-        serde_json::from_str(raw.get()).map_err(|_| malformed(at, "a list of at most 65536 elements"))?;
+        serde_json::from_str(raw.get()).map_err(|_| malformed(at, "a list of at most 100000 elements"))?;
     Ok(of.into_iter().enumerate().map(|(n, raw)| (format!("{at}/{n}"), raw)).collect())
 }
 

@@ -28,7 +28,8 @@ pub(super) fn read(raw: &RawValue, left_out: &mut LeftOut) -> Result<Said, Refus
         let (who, holder) = match message.need_text("role")?.as_str() {
             "user" => (Who::User, Holder::User),
             "assistant" => (Who::Assistant, Holder::Assistant),
-            _ => return Err(malformed(message.at("role"), "user or assistant")),
+            "system" => (Who::System, Holder::System),
+            _ => return Err(malformed(message.at("role"), "user, assistant or system")),
         };
         let parts = content(&mut message, "content", holder, left_out)?;
         message.none_left(TO)?;
@@ -51,9 +52,16 @@ pub(super) fn read(raw: &RawValue, left_out: &mut LeftOut) -> Result<Said, Refus
     }
     if let Some(mut output) = of.object("output_config")? {
         said.effort = request::effort(&mut output, "effort", TO)?;
+        if let Some(mut format) = output.object("format")? {
+            format.only("type", &["\"json_schema\""], TO, "the form of an answer is a schema")?;
+            let schema = format.take("schema").and_then(|raw| Raw::object(raw.get()));
+            said.format = Some(schema.ok_or_else(|| malformed(format.at("schema"), "an object"))?);
+            format.none_left(TO)?;
+        }
         output.none_left(TO)?;
     }
-    thinking(&mut of)?;
+    thinking(&mut of, left_out)?;
+    context_management(&mut of, left_out)?;
     of.hint("cache_control", left_out);
     of.only("service_tier", &["\"auto\""], TO, "tiers differ")?;
     of.only("mcp_servers", &["[]"], TO, "there are no servers of tools")?;
@@ -74,8 +82,10 @@ fn stop(of: &mut Members<'_>) -> Result<Vec<String>, Refused> {
 }
 
 /// Adaptive thinking leaves it to the model, which is what models of chat do; a bound on it has no word there.
-fn thinking(of: &mut Members<'_>) -> Result<(), Refused> {
+fn thinking(of: &mut Members<'_>, left_out: &mut LeftOut) -> Result<(), Refused> {
     let Some(mut thinking) = of.object("thinking")? else { return Ok(()) };
+    // Whether it's shown: chat never does.
+    thinking.hint("display", left_out);
     match thinking.need_text("type")?.as_str() {
         "disabled" | "adaptive" => thinking.none_left(TO),
         _ => Err(Refused::Untranslatable {
@@ -84,6 +94,23 @@ fn thinking(of: &mut Members<'_>) -> Result<(), Refused> {
             why: "thinking can't be given a number of tokens",
         }),
     }
+}
+
+/// Edits of the conversation by the provider: clearing of thinking has nothing to clear, since thinking isn't sent.
+fn context_management(of: &mut Members<'_>, left_out: &mut LeftOut) -> Result<(), Refused> {
+    let Some(mut context) = of.object("context_management")? else { return Ok(()) };
+    for (at, edit) in context.list("edits")?.unwrap_or_default() {
+        let mut edit = Members::read(at.as_str(), edit)?;
+        if !edit.need_text("type")?.starts_with("clear_thinking_") {
+            return Err(Refused::Untranslatable {
+                at,
+                to: TO,
+                why: "providers of chat don't edit conversations",
+            });
+        }
+        left_out.name(at);
+    }
+    context.none_left(TO)
 }
 
 fn choice(of: &mut Members<'_>, said: &mut Said) -> Result<(), Refused> {
@@ -222,7 +249,7 @@ struct Out<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<Metadata<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    output_config: Option<OutputConfig>,
+    output_config: Option<OutputConfig<'a>>,
 }
 
 #[derive(Serialize)]
@@ -237,8 +264,17 @@ struct Metadata<'a> {
 }
 
 #[derive(Serialize)]
-struct OutputConfig {
-    effort: Effort,
+struct OutputConfig<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effort: Option<Effort>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<Format<'a>>,
+}
+
+#[derive(Serialize)]
+struct Format<'a> {
+    r#type: &'static str,
+    schema: &'a Raw,
 }
 
 #[derive(Serialize)]
@@ -311,7 +347,10 @@ pub(super) fn write(said: &Said, model: &str, max_output: u64) -> Vec<u8> {
         tools: tools.collect(),
         tool_choice: write_choice(said),
         metadata: said.user.as_deref().map(|user_id| Metadata { user_id }),
-        output_config: said.effort.map(|effort| OutputConfig { effort }),
+        output_config: (said.effort.is_some() || said.format.is_some()).then(|| OutputConfig {
+            effort: said.effort,
+            format: said.format.as_ref().map(|schema| Format { r#type: "json_schema", schema }),
+        }),
     })
 }
 

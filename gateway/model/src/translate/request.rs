@@ -26,6 +26,8 @@ pub(super) struct Said {
     pub(super) serial: bool,
     pub(super) user: Option<String>,
     pub(super) effort: Option<Effort>,
+    /// The JSON schema an answer keeps to.
+    pub(super) format: Option<Raw>,
 }
 
 /// What one side says until the other does.
@@ -40,6 +42,8 @@ pub(super) struct Turn {
 pub(super) enum Who {
     User,
     Assistant,
+    /// Instructions behind the first turn; those before it are `Said::system`.
+    System,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +84,7 @@ pub(super) enum Effort {
     Medium,
     High,
     Xhigh,
+    Max,
 }
 
 /// JSON kept as it's written, so that no number changes.
@@ -116,6 +121,10 @@ impl Said {
         at: &str,
         to: &'static str,
     ) -> Result<(), Refused> {
+        if who == Who::System && self.turns.is_empty() {
+            self.system.extend(texts(parts).filter(|text| !text.is_empty()));
+            return Ok(());
+        }
         let parts = parts.into_iter().filter(|part| !matches!(part, Part::Text(text) if text.is_empty()));
         for part in parts {
             if self.turns.last().is_none_or(|turn| turn.who != who) {
@@ -140,6 +149,11 @@ impl Said {
     }
 }
 
+/// The texts among parts.
+fn texts(parts: Vec<Part>) -> impl Iterator<Item = String> {
+    parts.into_iter().filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None })
+}
+
 /// Reads a temperature that both APIs have: 0 to 1.
 pub(super) fn temperature(of: &mut Members<'_>, to: &'static str) -> Result<Option<Raw>, Refused> {
     match of.decimal("temperature")? {
@@ -160,10 +174,11 @@ pub(super) fn effort(of: &mut Members<'_>, name: &str, to: &'static str) -> Resu
         "medium" => Ok(Some(Effort::Medium)),
         "high" => Ok(Some(Effort::High)),
         "xhigh" => Ok(Some(Effort::Xhigh)),
+        "max" => Ok(Some(Effort::Max)),
         _ => Err(Refused::Untranslatable {
             at: of.at(name),
             to,
-            why: "low, medium, high and xhigh are known to both",
+            why: "low, medium, high, xhigh and max are known to both",
         }),
     }
 }

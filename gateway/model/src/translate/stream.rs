@@ -43,7 +43,11 @@ impl Stream {
     pub fn feed(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while self.fault.is_none() && !self.ended() {
             match self.sse.next(&mut bytes) {
-                Ok(Some(data)) => self.event(&data, out),
+                Ok(Some(data)) => {
+                    if let Err(fault) = self.read(&data, out) {
+                        self.fail(fault, out);
+                    }
+                }
                 Ok(None) => return,
                 Err(fault) => self.fail(fault, out),
             }
@@ -56,7 +60,12 @@ impl Stream {
             && !self.ended()
             && let Some(data) = self.sse.rest()
         {
-            self.event(&data, out);
+            match self.read(&data, out) {
+                // Half an event.
+                Err(Refused::Malformed { .. }) => self.fail(Refused::Cut, out),
+                Err(fault) => self.fail(fault, out),
+                Ok(()) => {}
+            }
         }
         if self.fault.is_some() || self.ended() {
             return;
@@ -91,13 +100,10 @@ impl Stream {
         &self.left_out.0
     }
 
-    fn event(&mut self, data: &[u8], out: &mut Vec<u8>) {
-        let result = match &mut self.to {
+    fn read(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
+        match &mut self.to {
             To::Chat(to) => to.event(data, &mut self.left_out, out),
             To::Messages(to) => to.event(data, &mut self.left_out, out),
-        };
-        if let Err(fault) = result {
-            self.fail(fault, out);
         }
     }
 

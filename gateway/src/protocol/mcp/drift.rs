@@ -5,8 +5,9 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use strait_contract::{code::Code, ids::RunId, tool::ToolName};
-use strait_policies::{Snapshot, json::Json};
+use sha2::{Digest as _, Sha256};
+use strait_contract::{code::Code, ids::RunId, message, tool::ToolName};
+use strait_policies::{PinnedTool, Snapshot, json::Json};
 
 use crate::{decide::Refusal, gateway::Gateway};
 
@@ -26,14 +27,39 @@ struct State {
 #[derive(Debug, PartialEq, Eq)]
 struct Drifted {
     differs: String,
-    /// The pin that was compared.
-    pinned: String,
+    /// SHA-256 of the pin that was compared.
+    pinned: [u8; 32],
+}
+
+fn digest(pinned: &PinnedTool) -> [u8; 32] {
+    Sha256::digest(pinned.digest_input()).into()
 }
 
 impl Drift {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every change under this lock is complete in itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what the agent kept of an earlier gateway. What this one has seen itself is newer.
+    pub(crate) fn known(&self, drifted: message::Drifted) {
+        let message::Drifted { server, tool, differs, pinned } = drifted;
+        let mut state = self.lock();
+        if state.tools.len() < MANY {
+            state.tools.entry((server, tool)).or_insert(Drifted { differs, pinned });
+        }
+    }
+
+    /// Everything that has drifted, for an agent that may not know.
+    pub(crate) fn all(&self) -> Vec<message::Drifted> {
+        let state = self.lock();
+        let of = |((server, tool), drifted): (&(ToolName, String), &Drifted)| message::Drifted {
+            server: server.clone(),
+            tool: tool.clone(),
+            differs: drifted.differs.clone(),
+            pinned: drifted.pinned,
+        };
+        state.tools.iter().map(of).collect()
     }
 }
 
@@ -51,21 +77,27 @@ pub(super) fn look(
     let key = (server.clone(), name.to_owned());
     let mut state = gateway.drift.lock();
     if differs.is_empty() {
-        state.tools.remove(&key);
+        let drifted = state.tools.remove(&key).is_some();
+        drop(state);
+        if drifted {
+            gateway.whois.tool_agrees(server.clone(), name.to_owned());
+        }
         return true;
     }
     if state.tools.len() >= MANY {
         let pinned = |server: &ToolName, name: &str| policy.pins().tool(server.as_str(), name);
         state.tools.retain(|(server, name), old| {
-            pinned(server, name).is_some_and(|pinned| pinned.digest_input() == old.pinned)
+            pinned(server, name).is_some_and(|pinned| digest(pinned) == old.pinned)
         });
     }
-    let drifted = Drifted { differs: differs.clone(), pinned: pinned.digest_input() };
+    let pinned = digest(pinned);
+    let drifted = Drifted { differs: differs.clone(), pinned };
     // Without a bound of its own: only pinned tools get here, and those of earlier pins were taken out.
     if state.tools.get(&key) != Some(&drifted) {
         state.tools.insert(key, drifted);
         drop(state);
-        gateway.whois.tool_drifted(run.clone(), server.clone(), name.to_owned(), differs);
+        let (server, tool) = (server.clone(), name.to_owned());
+        gateway.whois.tool_drifted(run.clone(), message::Drifted { server, tool, differs, pinned });
     }
     false
 }
@@ -79,7 +111,7 @@ pub(super) fn check(gateway: &Gateway, server: &ToolName, name: &str) -> Result<
     let Some(pinned) = policy.pins().tool(server.as_str(), name) else { return Ok(()) };
     let state = gateway.drift.lock();
     let drifted = state.tools.get(&(server.clone(), name.to_owned()));
-    match drifted.filter(|drifted| drifted.pinned == pinned.digest_input()) {
+    match drifted.filter(|drifted| drifted.pinned == digest(pinned)) {
         None => Ok(()),
         Some(Drifted { differs, .. }) => {
             let reason =

@@ -219,7 +219,7 @@ async fn the_official_client_is_shown_what_it_may_do_and_told_why_not_a7_a23() {
     assert!(told.contains("TOOL_CALL_DENIED") && told.contains("record"), "{told}");
 }
 
-/// Case 61 in both eras: the official Python client, a FastMCP server, a rule about an argument.
+/// Case 61 in both eras: the official Python client, a FastMCP server, a rule about an argument. (A5, A6.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_eras_are_decided_on_arguments_case_61() {
     let server = Server::fast().await;

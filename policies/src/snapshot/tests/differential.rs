@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use strait_contract::run::Process;
 
 use crate::{
-    Ask, Question, Snapshot, ToolAsk, Verdict,
+    Ask, Question, ServerToolAsk, Snapshot, ToolAsk, Verdict,
     fixture::{NOON, arguments, file, get, pins, run, try_pinned},
     load,
     model::{Act, Model},
@@ -26,7 +26,8 @@ const PRINCIPALS: [&str; 8] = [
     r#"principal in AgentVersion::"coder/4""#,
     r#"principal == Run::"coder-1""#,
 ];
-const ACTIONS: [&str; 11] = [
+const ACTIONS: [&str; 12] = [
+    r#"action == Action::"model/server_tool""#,
     "action",
     r#"action == Action::"http""#,
     r#"action == Action::"connect""#,
@@ -39,7 +40,9 @@ const ACTIONS: [&str; 11] = [
     r#"action == Action::"tools/call/unpinned""#,
     r#"action in [Action::"bank/pay", Action::"tools/call"]"#,
 ];
-const RESOURCES: [&str; 18] = [
+const RESOURCES: [&str; 20] = [
+    r#"resource == ServerTool::"bank/pay""#,
+    r#"resource is ServerTool"#,
     "resource",
     r#"resource in Domain::"ok.test""#,
     r#"resource in Domain::"a.ok.test""#,
@@ -60,7 +63,7 @@ const RESOURCES: [&str; 18] = [
     r#"resource is Tool"#,
 ];
 /// The first five always fail, or fail for some calls.
-const CONDITIONS: [&str; 24] = [
+const CONDITIONS: [&str; 26] = [
     "when { context has arguments.amount && context.arguments.amount * 92233720368547758 == 1 }",
     "when { context.time.epoch * 9223372036854775807 == 1 }",
     "unless { context.time.epoch + 9223372036854775807 == 1 }",
@@ -84,6 +87,8 @@ const CONDITIONS: [&str; 24] = [
     r#"unless { resource is Tool && resource.name == "pay" }"#,
     r#"when { action in Action::"tools/call" && resource is Tool && !(resource has readOnly && resource.readOnly) }"#,
     r#"when { resource is Tool && context has method && context.method == "resources/read" }"#,
+    r#"when { context has kind && context.kind == "pay_1" && context has host }"#,
+    r#"unless { resource is ServerTool && resource.provider == "bank" && context has model && context.model like "/a*" }"#,
     r#"when { if context has bodyBytes then context.bodyBytes > 10 else action == Action::"dns" }"#,
 ];
 
@@ -146,7 +151,7 @@ const TOOLS: [(&str, &str, &str); 10] = [
 
 prop_compose! {
     fn call()(
-        kind in 0..6u8,
+        kind in 0..7u8,
         agent in prop::sample::select(&["coder", "other", "third"][..]),
         version in prop::sample::select(&["3", "4"][..]),
         host in prop::sample::select(&["ok.test", "a.ok.test", "b.a.ok.test", "evilok.test", "test"][..]),
@@ -184,6 +189,13 @@ impl Call {
             }
             2 => Ask::Dns { name: self.host, record_type: "TXT" },
             3 => Ask::McpMethod { server: self.tool.0, method: "resources/read", arguments },
+            4 => Ask::ServerTool(ServerToolAsk {
+                provider: self.tool.0,
+                name: self.tool.1,
+                kind: "pay_1",
+                model: self.path,
+                host: (self.port == 443).then_some(self.host),
+            }),
             _ => Ask::Tool(ToolAsk { server: self.tool.0, tool: self.tool.1, arguments }),
         });
     }

@@ -47,7 +47,7 @@ fn result() -> impl Strategy<Value = Part> {
     (name(), texts, any::<bool>()).prop_map(|(of, parts, failed)| Part::Result { of, parts, failed })
 }
 
-fn exchange() -> impl Strategy<Value = [Turn; 2]> {
+fn exchange() -> impl Strategy<Value = Vec<Turn>> {
     let said = prop_oneof![text().prop_map(Part::Text), image()];
     let user = (vec(result(), 0..3), vec(said, 0..3)).prop_map(|(results, said)| [results, said].concat());
     let call =
@@ -55,9 +55,16 @@ fn exchange() -> impl Strategy<Value = [Turn; 2]> {
     let assistant = (vec(text().prop_map(Part::Text), 0..3), vec(call, 0..3));
     let assistant = assistant.prop_map(|(texts, calls)| [texts, calls].concat());
     let some = |parts: &Vec<Part>| !parts.is_empty();
-    (user.prop_filter("empty", some), assistant.prop_filter("empty", some)).prop_map(|(user, assistant)| {
-        [Turn { who: Who::User, parts: user }, Turn { who: Who::Assistant, parts: assistant }]
-    })
+    let late = vec(text().prop_map(Part::Text), 0..2);
+    (user.prop_filter("empty", some), late, assistant.prop_filter("empty", some)).prop_map(
+        |(user, system, assistant)| {
+            let turn = |who, parts: Vec<Part>| (!parts.is_empty()).then_some(Turn { who, parts });
+            [turn(Who::User, user), turn(Who::System, system), turn(Who::Assistant, assistant)]
+                .into_iter()
+                .flatten()
+                .collect()
+        },
+    )
 }
 
 fn tool() -> impl Strategy<Value = Tool> {
@@ -80,11 +87,12 @@ prop_compose! {
             Just(Choice::Auto), Just(Choice::Any), name().prop_map(Choice::Tool)],
         serial in any::<bool>(),
         user in option::of(text()),
-        effort in option::of(prop_oneof![Just(Effort::Low), Just(Effort::Xhigh)]),
+        (effort, format) in (
+            option::of(prop_oneof![Just(Effort::Low), Just(Effort::Max)]), option::of(arguments())),
     ) -> Said {
         Said {
             system, turns: turns.into_iter().flatten().collect(), max_output: Some(max_output), temperature, top_p, stop,
-            stream, usage: stream, tools, choice: Some(choice), serial, user, effort,
+            stream, usage: stream, tools, choice: Some(choice), serial, user, effort, format,
         }
     }
 }

@@ -41,7 +41,7 @@ fn ordinary_messages_pass_whole() {
     passes(&format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nGET{GET}"));
 }
 
-/// Case 25 and its kin: two readers must not find two requests.
+/// Case 25 and its kin: two readers must not find two requests. (A9.)
 #[test]
 fn case_25_heads_that_two_readers_take_apart_differently_are_refused() {
     let post = |fields: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n0\r\n\r\n");
