@@ -3,7 +3,7 @@
 //! Architecture invariant: a [`Permitted`] exists only after the `decided` record of its call is on record.
 
 use strait_contract::{code::Code, ids::RecordId, record::Unrecorded, run::RunInfo};
-use strait_policies::{Question, Snapshot, Verdict};
+use strait_policies::{Ask, Question, Snapshot, Verdict};
 
 use crate::{
     call::Call,
@@ -219,6 +219,28 @@ async fn ask(gateway: &Gateway, call: &Call, guard: &mut Guard) -> (Verdict, Opt
         }
     }
     let question = Question { run, now_ms: now_ms(), ask: call.ask(), process: process.as_ref() };
+    let verdict = policy.decide(&question);
+    let unpermitted = matches!(&verdict, Verdict::Refuse { rules, .. } if rules.is_empty());
+    let hint = unpermitted.then(|| refuse::how_to_allow(&question));
+    (verdict, hint)
+}
+
+/// Policy's word on a part of a call, with what would permit it if nothing does.
+pub(crate) async fn ask_part(
+    gateway: &Gateway,
+    caller: &crate::call::Caller,
+    ask: Ask<'_>,
+) -> (Verdict, Option<String>) {
+    let policy = gateway.policy.load_full();
+    let run = &caller.run.info;
+    let mut process = caller.process();
+    let question = Question { run, now_ms: now_ms(), ask: ask.clone(), process: process.as_ref() };
+    if let Some(flow) = &caller.flow
+        && policy.reads_process(&question)
+    {
+        process = gateway.whois.ask(&run.id, flow.tgid).await.or(process);
+    }
+    let question = Question { run, now_ms: now_ms(), ask, process: process.as_ref() };
     let verdict = policy.decide(&question);
     let unpermitted = matches!(&verdict, Verdict::Refuse { rules, .. } if rules.is_empty());
     let hint = unpermitted.then(|| refuse::how_to_allow(&question));

@@ -12,6 +12,9 @@ use strait_contract::{
     tool::ToolName,
 };
 
+use serde::Deserialize;
+use strait_model::price::{Rows, Table};
+
 use crate::{
     credential::Credential,
     decide::Refusal,
@@ -25,6 +28,14 @@ pub struct Providers {
     by_name: BTreeMap<ToolName, Arc<Provider>>,
     by_origin: HashMap<(Scheme, Host, u16), Arc<Provider>>,
     agents: HashMap<AgentName, Vec<Pattern>>,
+    prices: Table,
+}
+
+/// `[prices]` of the config, as the agent passes it on.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Rules {
+    prices: Rows,
 }
 
 /// One provider.
@@ -52,7 +63,10 @@ impl Providers {
     /// # Errors
     /// See [`ToolsError`].
     pub(crate) fn new(told: provider::Providers, names: &Names) -> Result<Self, ToolsError> {
-        let mut all = Self::default();
+        let rules: Rules =
+            toml::from_str(&told.rules).map_err(|error| ToolsError::Rules(error.to_string()))?;
+        let prices = Table::new(&rules.prices).map_err(|error| ToolsError::Rules(error.to_string()))?;
+        let mut all = Self { prices, ..Self::default() };
         for told in told.providers {
             let intercept = told.intercept;
             let provider = Arc::new(Provider::new(told, names)?);
@@ -67,6 +81,11 @@ impl Providers {
         all.agents =
             agents.map(|(agent, models)| (agent, models.into_iter().map(Pattern).collect())).collect();
         Ok(all)
+    }
+
+    /// What models cost.
+    pub(crate) fn prices(&self) -> &Table {
+        &self.prices
     }
 
     /// The provider of this name.

@@ -71,6 +71,9 @@ pub enum ToolsError {
     /// One of its fields.
     #[error("the tool `{0}` has a field that can't be sent")]
     Field(ToolName),
+    /// Prices of models.
+    #[error("the prices of models: {0}")]
+    Rules(String),
     /// They came before the setup.
     #[error("tools came before the setup")]
     Early,

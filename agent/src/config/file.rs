@@ -37,6 +37,7 @@ struct File {
     tools: BTreeMap<String, ToolTable>,
     credentials: BTreeMap<String, CredentialTable>,
     providers: BTreeMap<String, ProviderTable>,
+    prices: toml::Table,
     approvals: ApprovalsTable,
 }
 
@@ -106,11 +107,22 @@ struct AgentTable {
 
 /// From text to config.
 pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let File { instance, network, hosts, limits, log, agents, approvals, tools, credentials, providers } =
-        toml::from_str(text).map_err(|error| ConfigError::Text {
-            path: path.to_owned(),
-            message: error.to_string().trim_end().to_owned(),
-        })?;
+    let File {
+        instance,
+        network,
+        hosts,
+        limits,
+        log,
+        agents,
+        approvals,
+        tools,
+        credentials,
+        providers,
+        prices,
+    } = toml::from_str(text).map_err(|error| ConfigError::Text {
+        path: path.to_owned(),
+        message: error.to_string().trim_end().to_owned(),
+    })?;
     let pool = network.pool;
     let network = network.into_network(hosts, path)?;
     let source = Source { path, hosts: &network.hosts };
@@ -139,7 +151,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         );
         return Err(conflict(path, message));
     }
-    let providers = source.providers(providers, &credentials, &agents, passthrough)?;
+    let providers = source.providers((providers, prices), &credentials, &agents, passthrough)?;
     let config = Config {
         path: None,
         instance: instance.into_instance(pool, path)?,

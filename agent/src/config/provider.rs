@@ -8,7 +8,10 @@ use strait_contract::{
     provider::{Content, Dialect, Provider, Providers},
     tool::{Bound, ToolName},
 };
-use strait_model::endpoint::GROUPS;
+use strait_model::{
+    endpoint::GROUPS,
+    price::{Rows, Table},
+};
 use strait_policies::url::Names;
 
 use super::{
@@ -41,7 +44,7 @@ impl Source<'_> {
     /// What the gateway is told of the providers and who may ask for which models.
     pub(super) fn providers(
         &self,
-        tables: BTreeMap<String, ProviderTable>,
+        (tables, prices): (BTreeMap<String, ProviderTable>, toml::Table),
         credentials: &BTreeMap<ToolName, Credential>,
         agents: &BTreeMap<AgentName, AgentConfig>,
         passthrough: &[String],
@@ -63,7 +66,8 @@ impl Source<'_> {
             }
             listed.push((agent.clone(), models.clone()));
         }
-        let all = Providers { providers, agents: listed, rules: String::new() };
+        let rules = rules(prices).map_err(|why| self.conflict(format!("`prices`: {why}")))?;
+        let all = Providers { providers, agents: listed, rules };
         match postcard::to_stdvec(&all) {
             Ok(encoded) if encoded.len() <= MAX_PROVIDERS => Ok(all),
             _ => {
@@ -110,6 +114,18 @@ impl Source<'_> {
         }
         Ok(Provider { name, dialect, url: target.url().to_owned(), credential, intercept, allow, content })
     }
+}
+
+/// The operator's prices, checked, as the gateway reads them.
+fn rules(prices: toml::Table) -> Result<String, String> {
+    if prices.is_empty() {
+        return Ok(String::new());
+    }
+    let rows: Rows =
+        prices.clone().try_into().map_err(|error: toml::de::Error| error.message().to_owned())?;
+    Table::new(&rows).map_err(|error| error.to_string())?;
+    toml::to_string(&toml::Table::from_iter([("prices".to_owned(), toml::Value::Table(prices))]))
+        .map_err(|error| error.to_string())
 }
 
 /// Where an API is if the config doesn't say.

@@ -140,7 +140,7 @@ pub(super) fn screened(
     let ongoing = call.mcp().and_then(|call| call.ongoing.as_ref());
     let source = looked_through(orders, head, body)?;
     if let Some(model) = call.model() {
-        return Ok(Source::Model(Box::new(Counting::new(Arc::clone(model), source))));
+        return Ok(Source::Model(Box::new(Counting::new(Arc::clone(model), head, source))));
     }
     match ongoing {
         Some(ongoing) => mcp::answer::take(ongoing, head, source),

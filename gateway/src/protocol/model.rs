@@ -15,25 +15,26 @@ use std::{
     time::Instant,
 };
 
-use bytes::Bytes;
-use http::{Method, Request, Response, header, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use strait_contract::{code::Code, record::ModelStep};
+use strait_contract::{code::Code, provider::Content, record::ModelStep};
 use strait_model::{
     api::{Dialect, Operation},
     endpoint::{self, Endpoint},
+    price::Price,
 };
 
+use self::draft::Draft;
 use super::http::{
     Front,
     body::{Body, Payload},
     endpoint::{address, same_origin},
-    headers, read, serve,
+    read, serve,
 };
 use crate::{
     budget::Reservation,
-    call::{Call, Via, What},
+    call::{Call, Via},
     decide::{self, Refusal, decide_with},
     forward,
     hold::Carried,
@@ -44,6 +45,7 @@ use crate::{
 
 pub(crate) mod answer;
 mod body;
+mod draft;
 mod words;
 
 /// What is to be known of a model call while it is under way.
@@ -54,6 +56,14 @@ pub(crate) struct ModelCall {
     /// What is held of the budget for it.
     pub(crate) reservation: Option<Reservation>,
     operation: Option<Operation>,
+    /// What the model costs, if that is known.
+    price: Option<Price>,
+    /// Estimated tokens of the request.
+    input: u64,
+    /// Whether the stream's counts are kept from a client that hasn't asked for them.
+    hides_usage: bool,
+    /// What of prompt and answer is kept.
+    content: Content,
     /// When it was first sent.
     sent: OnceLock<Instant>,
     attempts: AtomicU32,
@@ -68,14 +78,6 @@ impl ModelCall {
             reservation.sent();
         }
     }
-}
-
-/// What is known of a request so far.
-struct Draft {
-    provider: Arc<Provider>,
-    operation: Option<Operation>,
-    step: ModelStep,
-    reservation: Option<Reservation>,
 }
 
 /// Answers a request to `/model/{name}{rest}`.
@@ -179,98 +181,4 @@ async fn carry(
         Err(why) => serve::refused(why),
     };
     words::in_dialect(dialect, response)
-}
-
-impl Draft {
-    fn new(provider: Arc<Provider>) -> Self {
-        let step = ModelStep { provider: provider.name().to_string(), ..ModelStep::default() };
-        Self { provider, operation: None, step, reservation: None }
-    }
-
-    /// The call with what is known of it.
-    fn into_call(self, mut call: Call) -> Call {
-        let Self { provider: _, operation, step, reservation } = self;
-        if let What::Http(http) = &mut call.what {
-            http.model = Some(Arc::new(ModelCall {
-                step,
-                reservation,
-                operation,
-                sent: OnceLock::new(),
-                attempts: AtomicU32::new(0),
-            }));
-        }
-        call
-    }
-
-    /// Reads what is asked for and judges it.
-    async fn judge(
-        &mut self,
-        front: &Front,
-        call: &Call,
-        head: &mut Parts,
-        body: &mut Payload,
-    ) -> Result<(), Refusal> {
-        let Some(http) = call.http() else { return Err(Refusal::new(Code::Internal, "the call isn't HTTP")) };
-        let upgrades = head.headers.get_all(header::UPGRADE).iter().any(headers::is_websocket);
-        if upgrades {
-            return Err(Refusal::new(Code::UpgradeRefused, "WebSocket isn't offered for calls of models")
-                .hint("send the same request as POST; its answer can be a stream of events"));
-        }
-        let path = self.provider.below(http.target.path()).unwrap_or_default();
-        let (operation, named) = match endpoint::read(self.provider.dialect, head.method.as_str(), path) {
-            Endpoint::Operation(operation, model) => (operation, model),
-            Endpoint::Group(group) => return self.group(group),
-            Endpoint::Method(method) => {
-                let reason = format!("`{path}` is asked for with {method}, not {}", head.method);
-                return Err(Refusal::new(Code::NotFound, reason));
-            }
-            Endpoint::Unknown => {
-                let reason = format!("`{path}` is no endpoint for models that is known here");
-                return Err(Refusal::new(Code::NotFound, reason).hint(
-                    "chat, responses, messages, generateContent, embeddings and the like are: see the provider's API",
-                ));
-            }
-        };
-        self.operation = Some(operation);
-        operation.as_str().clone_into(&mut self.step.operation);
-        if let Some(named) = named {
-            named.clone_into(&mut self.step.asked);
-        }
-        if operation == Operation::Models {
-            return Ok(());
-        }
-        let text = body::read(front, head, body).await?;
-        self.read(operation, &text)?;
-        let agent = &front.context.caller.run.info.agent;
-        front.context.gateway.providers().check(agent, self.provider.name(), &self.step.asked)
-    }
-
-    /// An endpoint in which nothing is counted passes if the config says so.
-    fn group(&mut self, group: &str) -> Result<(), Refusal> {
-        group.clone_into(&mut self.step.operation);
-        if self.provider.allow.iter().any(|allowed| allowed == group) {
-            return Ok(());
-        }
-        let name = self.provider.name();
-        let reason = format!("the endpoints `{group}` of the provider `{name}` aren't passed on here");
-        Err(Refusal::new(Code::ToolCallDenied, reason).hint(format!(
-            "nothing in them is counted; the operator may add `{group}` to `providers.{name}.allow`"
-        )))
-    }
-
-    /// What the body says.
-    fn read(&mut self, operation: Operation, text: &Bytes) -> Result<(), Refusal> {
-        let said = body::Said::read(text)?;
-        if self.step.asked.is_empty() {
-            self.step.asked = said.model.unwrap_or_default();
-        }
-        self.step.stream = operation == Operation::StreamGenerate || said.stream.unwrap_or_default();
-        if self.step.asked.is_empty() {
-            let reason = "the request names no model";
-            return Err(
-                Refusal::new(Code::MalformedRequest, reason).hint("put the model's name into `model`")
-            );
-        }
-        Ok(())
-    }
 }

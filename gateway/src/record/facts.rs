@@ -275,10 +275,13 @@ fn step_ended(mut step: Step, outcome: &Outcome, took: Duration) -> Step {
         None => {}
     }
     if let (Some(step), Some(answered)) = (&mut step.model, &outcome.model) {
-        let Answered { tokens, cost, used, complete, first_token_us, attempts } = &**answered;
+        let Answered { tokens, cost, used, complete, first_token_us, attempts, content } = &**answered;
         step.tokens.clone_from(tokens);
         (step.cost, step.complete, step.first_token_us, step.attempts) =
             (*cost, *complete, *first_token_us, *attempts);
+        if let Some(kept) = &mut step.content {
+            kept.answer.clone_from(content);
+        }
         if let Some(used) = used {
             step.used = Some(redact_text(used, MAX_MODEL));
         }

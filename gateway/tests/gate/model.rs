@@ -13,6 +13,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use self::provider::{Provider, Reply};
 use crate::world::{OTHER_TOKEN, Options, TOKEN, World};
 
+#[path = "model/counted.rs"]
+mod counted;
 #[path = "model/provider.rs"]
 pub mod provider;
 

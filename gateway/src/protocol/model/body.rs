@@ -5,7 +5,6 @@ use std::io::Read as _;
 use bytes::Bytes;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use http::{HeaderMap, header, request::Parts};
-use serde::Deserialize;
 use strait_contract::code::Code;
 
 use crate::{
@@ -86,19 +85,5 @@ fn decoded(headers: &HeaderMap, coded: &Bytes) -> Result<Option<Bytes>, Refusal>
         Err(error) => {
             Err(Refusal::new(Code::MalformedRequest, format!("the request can't be decoded: {error}")))
         }
-    }
-}
-
-/// What of a request says what it is.
-#[derive(Debug, Deserialize)]
-pub(super) struct Said {
-    pub(super) model: Option<String>,
-    pub(super) stream: Option<bool>,
-}
-
-impl Said {
-    pub(super) fn read(text: &Bytes) -> Result<Self, Refusal> {
-        serde_json::from_slice(text)
-            .map_err(|error| Refusal::new(Code::MalformedRequest, format!("the request isn't JSON: {error}")))
     }
 }

@@ -1,0 +1,278 @@
+//! From a request to a judged model call: what it asks for, whether config, policy and budget let it pass, and the body as
+//! it is sent. What nothing changes stays byte for byte as it came.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock, atomic::AtomicU32},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, header, request::Parts};
+use strait_contract::{
+    code::Code,
+    provider::Content,
+    record::{Decision, Kept, ModelStep, ServerTool},
+    redact::redact_text,
+};
+use strait_model::{
+    api::Operation,
+    document::{Document, DocumentError},
+    endpoint::{self, Endpoint},
+    estimate,
+    price::Price,
+    server_tools::{self, Offered, StripError},
+};
+use strait_policies::{Ask, ServerToolAsk, Verdict};
+
+use super::{ModelCall, answer, body};
+use crate::{
+    budget::{self, Reservation},
+    call::{Call, What},
+    decide::{self, Refusal},
+    protocol::http::{Front, body::Payload, headers},
+    providers::Provider,
+    url::Target,
+};
+
+/// Most bytes of the name of a provider's tool in a record.
+const MAX_NAME: usize = 128;
+
+/// What is known of a request so far.
+pub(super) struct Draft {
+    provider: Arc<Provider>,
+    operation: Option<Operation>,
+    step: ModelStep,
+    reservation: Option<Reservation>,
+    price: Option<Price>,
+    input: u64,
+    hides_usage: bool,
+}
+
+impl Draft {
+    pub(super) fn new(provider: Arc<Provider>) -> Self {
+        let step = ModelStep { provider: provider.name().to_string(), ..ModelStep::default() };
+        Self { provider, operation: None, step, reservation: None, price: None, input: 0, hides_usage: false }
+    }
+
+    /// The call with what is known of it.
+    pub(super) fn into_call(self, mut call: Call) -> Call {
+        let Self { provider, operation, step, reservation, price, input, hides_usage } = self;
+        if let What::Http(http) = &mut call.what {
+            http.model = Some(Arc::new(ModelCall {
+                step,
+                reservation,
+                operation,
+                price,
+                input,
+                hides_usage,
+                content: provider.content,
+                sent: OnceLock::new(),
+                attempts: AtomicU32::new(0),
+            }));
+        }
+        call
+    }
+
+    /// Reads what is asked for and judges it.
+    pub(super) async fn judge(
+        &mut self,
+        front: &Front,
+        call: &Call,
+        head: &mut Parts,
+        body: &mut Payload,
+    ) -> Result<(), Refusal> {
+        refuse_upgrade(&head.headers)?;
+        let path = call.http().and_then(|http| self.provider.below(http.target.path()));
+        let path = path.unwrap_or_default();
+        let (operation, named) = match endpoint::read(self.provider.dialect, head.method.as_str(), path) {
+            Endpoint::Operation(operation, model) => (operation, model),
+            Endpoint::Group(group) => return self.group(group),
+            Endpoint::Method(method) => {
+                let reason = format!("`{path}` is asked for with {method}, not {}", head.method);
+                return Err(Refusal::new(Code::NotFound, reason));
+            }
+            Endpoint::Unknown => {
+                let reason = format!("`{path}` is no endpoint for models that is known here");
+                return Err(Refusal::new(Code::NotFound, reason).hint(
+                    "chat, responses, messages, generateContent, embeddings and the like are: see the provider's API",
+                ));
+            }
+        };
+        self.operation = Some(operation);
+        operation.as_str().clone_into(&mut self.step.operation);
+        if let Some(named) = named {
+            named.clone_into(&mut self.step.asked);
+        }
+        if operation == Operation::Models {
+            return Ok(());
+        }
+        let text = body::read(front, head, body).await?;
+        let document = Document::read(text.to_vec()).map_err(unreadable)?;
+        self.read(operation, &document).map_err(unreadable)?;
+        if self.step.asked.is_empty() {
+            let reason = "the request names no model";
+            return Err(
+                Refusal::new(Code::MalformedRequest, reason).hint("put the model's name into `model`")
+            );
+        }
+        let context = &front.context;
+        let providers = context.gateway.providers();
+        providers.check(&context.caller.run.info.agent, self.provider.name(), &self.step.asked)?;
+        let document = self.without_denied(front, call, operation, document).await?;
+        let document = self.with_usage(operation, document)?;
+        self.keep(document.as_str());
+        if operation.is_charged() {
+            self.price = providers
+                .prices()
+                .find(self.provider.name().as_str(), self.provider.dialect, &self.step.asked)
+                .cloned();
+            self.reserve(front, operation, &document)?;
+        }
+        if document.as_str().as_bytes() != text.as_ref() {
+            body.replace(Bytes::from(document.into_bytes()));
+        }
+        Ok(())
+    }
+
+    /// An endpoint in which nothing is counted passes if the config says so.
+    fn group(&mut self, group: &str) -> Result<(), Refusal> {
+        group.clone_into(&mut self.step.operation);
+        if self.provider.allow.iter().any(|allowed| allowed == group) {
+            return Ok(());
+        }
+        let name = self.provider.name();
+        let reason = format!("the endpoints `{group}` of the provider `{name}` aren't passed on here");
+        Err(Refusal::new(Code::ToolCallDenied, reason).hint(format!(
+            "nothing in them is counted; the operator may add `{group}` to `providers.{name}.allow`"
+        )))
+    }
+
+    /// What the body says.
+    fn read(&mut self, operation: Operation, document: &Document) -> Result<(), DocumentError> {
+        if self.step.asked.is_empty() {
+            self.step.asked = document.model()?.unwrap_or_default();
+        }
+        self.step.stream = operation == Operation::StreamGenerate || document.stream()?;
+        Ok(())
+    }
+
+    /// Has each of the provider's own tools that the request offers decided, and takes out what isn't permitted.
+    async fn without_denied(
+        &mut self,
+        front: &Front,
+        call: &Call,
+        operation: Operation,
+        document: Document,
+    ) -> Result<Document, Refusal> {
+        let dialect = self.provider.dialect;
+        let offered = server_tools::offered(dialect, operation, &document).map_err(unreadable)?;
+        let (mut denied, mut hint) = (BTreeSet::new(), None);
+        for (at, offer) in offered.iter().enumerate() {
+            let host = offer.url.as_deref().and_then(|url| {
+                let target = Target::from_absolute_with(url, &front.context.settings.names).ok()?;
+                Some(target.host_text().to_owned())
+            });
+            let ask = Ask::ServerTool(ServerToolAsk {
+                provider: self.provider.name().as_str(),
+                name: &offer.name,
+                kind: &offer.kind,
+                model: &self.step.asked,
+                host: host.as_deref(),
+            });
+            let (verdict, how) = decide::ask_part(&front.context.gateway, &call.caller, ask).await;
+            let (decision, rules) = match verdict {
+                Verdict::Permit { rules } => (Decision::Allow, rules),
+                // Nobody is asked about a part of a call: what is to be held isn't offered.
+                Verdict::Refuse { rules, .. } | Verdict::Hold { rules, .. } => (Decision::Deny, rules),
+            };
+            if decision == Decision::Deny {
+                denied.insert(at);
+                hint = hint.or(how);
+            }
+            self.step.server_tools.push(ServerTool { name: shown(offer), decision, rules });
+        }
+        server_tools::strip(dialect, document, &offered, &denied).map_err(|why| match why {
+            StripError::Fixed { .. } => {
+                let reason = format!("the provider would do what no policy permits, and {why}");
+                let refusal = Refusal::new(Code::ToolCallDenied, reason);
+                match hint {
+                    Some(hint) => refusal.hint(hint),
+                    None => refusal,
+                }
+            }
+            StripError::Document(error) => unreadable(error),
+        })
+    }
+
+    /// A chat stream says what it used only if it is asked to: it is, and what it says is kept from a client that didn't
+    /// ask.
+    fn with_usage(&mut self, operation: Operation, mut document: Document) -> Result<Document, Refusal> {
+        if operation != Operation::Chat || !self.step.stream {
+            return Ok(document);
+        }
+        let options = document.get("stream_options").map(str::to_owned).unwrap_or_default();
+        let mut options = match serde_json::from_str(&options) {
+            Ok(serde_json::Value::Object(options)) => options,
+            _ => serde_json::Map::new(),
+        };
+        if options.get("include_usage") == Some(&serde_json::Value::Bool(true)) {
+            return Ok(document);
+        }
+        options.insert("include_usage".to_owned(), true.into());
+        let options = serde_json::Value::Object(options).to_string();
+        document.set("stream_options", &options).map_err(unreadable)?;
+        self.hides_usage = true;
+        Ok(document)
+    }
+
+    fn keep(&mut self, text: &str) {
+        let request = match self.provider.content {
+            Content::None => return,
+            Content::Hash => answer::digest(text.as_bytes()),
+            Content::Full => redact_text(answer::beginning(text), answer::MAX_CONTENT),
+        };
+        let mode = self.provider.content;
+        self.step.content = Some(Box::new(Kept { mode, request: Some(request), answer: None }));
+    }
+
+    /// Holds what the call may use at most.
+    fn reserve(&mut self, front: &Front, operation: Operation, document: &Document) -> Result<(), Refusal> {
+        let text = document.as_str().as_bytes();
+        let most = document.max_output(operation).map_err(unreadable)?;
+        // `max_output` has counted the choices of a request that limits them.
+        let of_model = self.price.as_ref().and_then(Price::max_output);
+        let worst = estimate::worst(operation, text, most, 1, of_model);
+        self.input = estimate::input(text);
+        let worst = budget::Worst {
+            tokens: worst.input.saturating_add(worst.output),
+            usd: self.price.as_ref().map(|price| price.worst(worst.input, worst.output)),
+        };
+        let context = &front.context;
+        let reserved = budget::reserve(&context.gateway, &context.caller.run, worst);
+        let reserved = reserved.map_err(|why| Refusal::new(why.code(), why.to_string()).hint(why.hint()))?;
+        self.reservation = Some(reserved);
+        Ok(())
+    }
+}
+
+fn refuse_upgrade(fields: &HeaderMap) -> Result<(), Refusal> {
+    if !fields.get_all(header::UPGRADE).iter().any(headers::is_websocket) {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::UpgradeRefused, "WebSocket isn't offered for calls of models")
+        .hint("send the same request as POST; its answer can be a stream of events"))
+}
+
+fn unreadable(error: DocumentError) -> Refusal {
+    Refusal::new(Code::MalformedRequest, format!("the request can't be read: {error}"))
+}
+
+/// A provider's tool as records name it: its name in policies, and its type if that is another.
+fn shown(offer: &Offered) -> String {
+    let text = if offer.name == offer.kind {
+        offer.name.clone()
+    } else {
+        format!("{} ({})", offer.name, offer.kind)
+    };
+    redact_text(&text, MAX_NAME)
+}
