@@ -59,7 +59,7 @@ pub(crate) struct Ready {
 enum Place {
     Field(HeaderName, HeaderValue),
     Query { name: String },
-    Signature(Signer),
+    Signature(Box<Signer>),
     Caller,
 }
 
@@ -139,7 +139,7 @@ impl Credential {
                 let signer = Signer::new(value.expose(), region, service)
                     .map_err(|why| format!("the credential `{}`: {why}", self.name))?;
                 patterns = signer.patterns();
-                Place::Signature(signer)
+                Place::Signature(Box::new(signer))
             }
             (_, None) => return Err(format!("the credential `{}` has no place", self.name)),
         };
