@@ -13,7 +13,10 @@ use strait_contract::{
 };
 
 use serde::Deserialize;
-use strait_model::price::{Rows, Table};
+use strait_model::{
+    price::{Rows, Table},
+    route,
+};
 
 use crate::{
     credential::Credential,
@@ -29,13 +32,15 @@ pub struct Providers {
     by_origin: HashMap<(Scheme, Host, u16), Arc<Provider>>,
     agents: HashMap<AgentName, Vec<Pattern>>,
     prices: Table,
+    routes: route::Rules,
 }
 
-/// `[prices]` of the config, as the agent passes it on.
+/// `[prices]` and `[[routes]]` of the config, as the agent passes it on.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Rules {
     prices: Rows,
+    routes: Vec<route::Table>,
 }
 
 /// One provider.
@@ -66,7 +71,10 @@ impl Providers {
         let rules: Rules =
             toml::from_str(&told.rules).map_err(|error| ToolsError::Rules(error.to_string()))?;
         let prices = Table::new(&rules.prices).map_err(|error| ToolsError::Rules(error.to_string()))?;
-        let mut all = Self { prices, ..Self::default() };
+        let is_provider = |name: &str| told.providers.iter().any(|provider| provider.name.as_str() == name);
+        let routes = route::Rules::parse(&rules.routes, is_provider)
+            .map_err(|error| ToolsError::Rules(error.to_string()))?;
+        let mut all = Self { prices, routes, ..Self::default() };
         for told in told.providers {
             let intercept = told.intercept;
             let provider = Arc::new(Provider::new(told, names)?);
@@ -86,6 +94,11 @@ impl Providers {
     /// What models cost.
     pub(crate) fn prices(&self) -> &Table {
         &self.prices
+    }
+
+    /// Where calls go.
+    pub(crate) fn routes(&self) -> &route::Rules {
+        &self.routes
     }
 
     /// The provider of this name.

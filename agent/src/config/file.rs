@@ -38,6 +38,8 @@ struct File {
     credentials: BTreeMap<String, CredentialTable>,
     providers: BTreeMap<String, ProviderTable>,
     prices: toml::Table,
+    #[serde(default)]
+    routes: Vec<toml::Table>,
     approvals: ApprovalsTable,
 }
 
@@ -119,6 +121,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         credentials,
         providers,
         prices,
+        routes,
     } = toml::from_str(text).map_err(|error| ConfigError::Text {
         path: path.to_owned(),
         message: error.to_string().trim_end().to_owned(),
@@ -151,7 +154,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         );
         return Err(conflict(path, message));
     }
-    let providers = source.providers((providers, prices), &credentials, &agents, passthrough)?;
+    let providers = source.providers((providers, prices, routes), &credentials, &agents, passthrough)?;
     let config = Config {
         path: None,
         instance: instance.into_instance(pool, path)?,

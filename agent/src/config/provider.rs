@@ -11,6 +11,7 @@ use strait_contract::{
 use strait_model::{
     endpoint::GROUPS,
     price::{Rows, Table},
+    route,
 };
 use strait_policies::url::Names;
 
@@ -44,7 +45,7 @@ impl Source<'_> {
     /// What the gateway is told of the providers and who may ask for which models.
     pub(super) fn providers(
         &self,
-        (tables, prices): (BTreeMap<String, ProviderTable>, toml::Table),
+        (tables, prices, routes): (BTreeMap<String, ProviderTable>, toml::Table, Vec<toml::Table>),
         credentials: &BTreeMap<ToolName, Credential>,
         agents: &BTreeMap<AgentName, AgentConfig>,
         passthrough: &[String],
@@ -66,7 +67,7 @@ impl Source<'_> {
             }
             listed.push((agent.clone(), models.clone()));
         }
-        let rules = rules(prices).map_err(|why| self.conflict(format!("`prices`: {why}")))?;
+        let rules = rules(prices, routes, &providers).map_err(|why| self.conflict(why))?;
         let all = Providers { providers, agents: listed, rules };
         match postcard::to_stdvec(&all) {
             Ok(encoded) if encoded.len() <= MAX_PROVIDERS => Ok(all),
@@ -116,15 +117,26 @@ impl Source<'_> {
     }
 }
 
-/// The operator's prices, checked, as the gateway reads them.
-fn rules(prices: toml::Table) -> Result<String, String> {
-    if prices.is_empty() {
+/// The operator's prices and routes, checked, as the gateway reads them.
+fn rules(prices: toml::Table, routes: Vec<toml::Table>, providers: &[Provider]) -> Result<String, String> {
+    if prices.is_empty() && routes.is_empty() {
         return Ok(String::new());
     }
-    let rows: Rows =
-        prices.clone().try_into().map_err(|error: toml::de::Error| error.message().to_owned())?;
-    Table::new(&rows).map_err(|error| error.to_string())?;
-    toml::to_string(&toml::Table::from_iter([("prices".to_owned(), toml::Value::Table(prices))]))
+    let rows: Rows = prices
+        .clone()
+        .try_into()
+        .map_err(|error: toml::de::Error| format!("`prices`: {}", error.message()))?;
+    Table::new(&rows).map_err(|error| format!("`prices`: {error}"))?;
+    let tables = routes.iter().enumerate().map(|(at, table)| {
+        let read = table.clone().try_into::<route::Table>();
+        read.map_err(|error| format!("`routes[{at}]`: {}", error.message()))
+    });
+    let tables = tables.collect::<Result<Vec<_>, _>>()?;
+    let is_provider = |name: &str| providers.iter().any(|provider| provider.name.as_str() == name);
+    route::Rules::parse(&tables, is_provider).map_err(|error| error.to_string())?;
+    let routes = routes.into_iter().map(toml::Value::Table).collect();
+    let rules = [("prices", toml::Value::Table(prices)), ("routes", toml::Value::Array(routes))];
+    toml::to_string(&toml::Table::from_iter(rules.map(|(key, value)| (key.to_owned(), value))))
         .map_err(|error| error.to_string())
 }
 

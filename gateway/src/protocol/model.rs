@@ -18,14 +18,15 @@ use std::{
 use http::{Method, Request, Response, request::Parts};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use strait_contract::{code::Code, provider::Content, record::ModelStep};
+use strait_contract::{code::Code, ids::RecordId, provider::Content, record::ModelStep};
 use strait_model::{
     api::{Dialect, Operation},
+    document::Document,
     endpoint::{self, Endpoint},
     price::Price,
 };
 
-use self::draft::Draft;
+use self::draft::{Draft, Judged};
 use super::http::{
     Front,
     body::{Body, Payload},
@@ -46,6 +47,8 @@ use crate::{
 pub(crate) mod answer;
 mod body;
 mod draft;
+mod route;
+pub(crate) mod translated;
 mod words;
 
 /// What is to be known of a model call while it is under way.
@@ -55,6 +58,8 @@ pub(crate) struct ModelCall {
     pub(crate) step: ModelStep,
     /// What is held of the budget for it.
     pub(crate) reservation: Option<Reservation>,
+    /// The call that was tried before it and failed.
+    pub(crate) parent: Option<RecordId>,
     operation: Option<Operation>,
     /// What the model costs, if that is known.
     price: Option<Price>,
@@ -78,6 +83,15 @@ impl ModelCall {
             reservation.sent();
         }
     }
+}
+
+/// A request that was judged, and is to be sent.
+struct Asked {
+    call: Call,
+    head: Parts,
+    /// Keeps its place in the run's room until an answer has begun.
+    body: Payload,
+    document: Document,
 }
 
 /// Answers a request to `/model/{name}{rest}`.
@@ -170,15 +184,24 @@ async fn carry(
     };
     let mut draft = Draft::new(provider);
     let mut body = Payload::Live(body);
-    let judged = draft.judge(front, &call, &mut head, &mut body).await;
-    let call = draft.into_call(call);
-    let decided = match judged {
-        Ok(()) => decide_with(&context.gateway, call, Carried::Nothing).await,
-        Err(refusal) => Err(decide::refuse(&context.gateway, &call, refusal).await),
-    };
-    let response = match decided {
-        Ok(permitted) => Box::pin(forward::send(context, permitted, Request::from_parts(head, body))).await,
-        Err(why) => serve::refused(why),
+    let response = match draft.judge(front, &call, &mut head, &mut body).await {
+        Ok(Judged::Plain) => {
+            let call = draft.into_call(call);
+            match decide_with(&context.gateway, call, Carried::Nothing).await {
+                Ok(permitted) => {
+                    Box::pin(forward::send(context, permitted, Request::from_parts(head, body))).await
+                }
+                Err(why) => serve::refused(why),
+            }
+        }
+        Ok(Judged::Routed(document)) => {
+            let asked = Asked { call, head, body, document };
+            Box::pin(route::send(front, &draft, asked)).await
+        }
+        Err(refusal) => {
+            let call = draft.into_call(call);
+            serve::refused(decide::refuse(&context.gateway, &call, refusal).await)
+        }
     };
     words::in_dialect(dialect, response)
 }

@@ -313,6 +313,7 @@ fn step(call: &Call) -> Option<Step> {
             let shown = redact_url(&format!("?{query}"), MAX_ARGUMENTS);
             shown.strip_prefix('?').map(str::to_owned).unwrap_or(shown)
         }),
+        parent: model.and_then(|model| model.parent),
         process: call.caller.process().map(Process::for_record),
         model: model.map(|model| {
             let asked = redact_text(&unshown(&call.caller, &model.step.asked), MAX_MODEL);

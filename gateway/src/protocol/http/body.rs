@@ -16,7 +16,7 @@ use http_body::{Frame, SizeHint};
 use strait_contract::record::Unrecorded;
 use tokio::time::Sleep;
 
-use crate::protocol::mcp::Waiting;
+use crate::protocol::{mcp::Waiting, model::translated::Translated};
 
 pub use self::{download::Download, payload::Payload, screen::TRUNCATED, upload::Upload};
 pub(crate) use self::{
@@ -67,6 +67,8 @@ pub enum Body {
     Upstream(Box<Download>),
     /// A stream in which an MCP server's answer is still to come.
     Waiting(Box<Waiting>),
+    /// A model's stream on its way into another API's words.
+    Translated(Box<Translated>),
 }
 
 impl Body {
@@ -93,6 +95,7 @@ impl http_body::Body for Body {
             Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Upstream(download) => download.poll(cx),
             Self::Waiting(waiting) => waiting.poll(cx),
+            Self::Translated(translated) => translated.poll(cx),
         }
     }
 
@@ -101,6 +104,7 @@ impl http_body::Body for Body {
             Self::Own(bytes) => bytes.is_none(),
             Self::Upstream(download) => download.is_over(),
             Self::Waiting(waiting) => waiting.is_over(),
+            Self::Translated(translated) => translated.is_over(),
         }
     }
 
@@ -110,7 +114,7 @@ impl http_body::Body for Body {
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
             Self::Upstream(download) => download.left(),
-            Self::Waiting(_) => SizeHint::default(),
+            Self::Waiting(_) | Self::Translated(_) => SizeHint::default(),
         }
     }
 }

@@ -18,15 +18,12 @@ use strait_model::{
     api::Operation,
     document::{Document, DocumentError},
     endpoint::{self, Endpoint},
-    estimate,
-    price::Price,
     server_tools::{self, Offered, StripError},
 };
 use strait_policies::{Ask, ServerToolAsk, Verdict};
 
 use super::{ModelCall, answer, body};
 use crate::{
-    budget::{self, Reservation},
     call::{Call, What},
     decide::{self, Refusal},
     protocol::http::{Front, body::Payload, headers},
@@ -39,33 +36,37 @@ const MAX_NAME: usize = 128;
 
 /// What is known of a request so far.
 pub(super) struct Draft {
-    provider: Arc<Provider>,
-    operation: Option<Operation>,
-    step: ModelStep,
-    reservation: Option<Reservation>,
-    price: Option<Price>,
-    input: u64,
-    hides_usage: bool,
+    pub(super) provider: Arc<Provider>,
+    pub(super) operation: Option<Operation>,
+    pub(super) step: ModelStep,
+}
+
+/// A request that config and policy let pass.
+pub(super) enum Judged {
+    /// As it came: nothing in it is counted.
+    Plain,
+    /// To where the routes say, with this body.
+    Routed(Document),
 }
 
 impl Draft {
     pub(super) fn new(provider: Arc<Provider>) -> Self {
         let step = ModelStep { provider: provider.name().to_string(), ..ModelStep::default() };
-        Self { provider, operation: None, step, reservation: None, price: None, input: 0, hides_usage: false }
+        Self { provider, operation: None, step }
     }
 
-    /// The call with what is known of it.
+    /// The call with what is known of it, for one that isn't counted or isn't sent.
     pub(super) fn into_call(self, mut call: Call) -> Call {
-        let Self { provider, operation, step, reservation, price, input, hides_usage } = self;
         if let What::Http(http) = &mut call.what {
             http.model = Some(Arc::new(ModelCall {
-                step,
-                reservation,
-                operation,
-                price,
-                input,
-                hides_usage,
-                content: provider.content,
+                step: self.step,
+                reservation: None,
+                parent: None,
+                operation: self.operation,
+                price: None,
+                input: 0,
+                hides_usage: false,
+                content: self.provider.content,
                 sent: OnceLock::new(),
                 attempts: AtomicU32::new(0),
             }));
@@ -80,13 +81,13 @@ impl Draft {
         call: &Call,
         head: &mut Parts,
         body: &mut Payload,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Judged, Refusal> {
         refuse_upgrade(&head.headers)?;
         let path = call.http().and_then(|http| self.provider.below(http.target.path()));
         let path = path.unwrap_or_default();
         let (operation, named) = match endpoint::read(self.provider.dialect, head.method.as_str(), path) {
             Endpoint::Operation(operation, model) => (operation, model),
-            Endpoint::Group(group) => return self.group(group),
+            Endpoint::Group(group) => return self.group(group).map(|()| Judged::Plain),
             Endpoint::Method(method) => {
                 let reason = format!("`{path}` is asked for with {method}, not {}", head.method);
                 return Err(Refusal::new(Code::NotFound, reason));
@@ -104,7 +105,7 @@ impl Draft {
             named.clone_into(&mut self.step.asked);
         }
         if operation == Operation::Models {
-            return Ok(());
+            return Ok(Judged::Plain);
         }
         let text = body::read(front, head, body).await?;
         let document = Document::read(text.to_vec()).map_err(unreadable)?;
@@ -119,19 +120,11 @@ impl Draft {
         let providers = context.gateway.providers();
         providers.check(&context.caller.run.info.agent, self.provider.name(), &self.step.asked)?;
         let document = self.without_denied(front, call, operation, document).await?;
-        let document = self.with_usage(operation, document)?;
         self.keep(document.as_str());
-        if operation.is_charged() {
-            self.price = providers
-                .prices()
-                .find(self.provider.name().as_str(), self.provider.dialect, &self.step.asked)
-                .cloned();
-            self.reserve(front, operation, &document)?;
-        }
         if document.as_str().as_bytes() != text.as_ref() {
-            body.replace(Bytes::from(document.into_bytes()));
+            body.replace(Bytes::copy_from_slice(document.as_str().as_bytes()));
         }
-        Ok(())
+        Ok(Judged::Routed(document))
     }
 
     /// An endpoint in which nothing is counted passes if the config says so.
@@ -204,27 +197,6 @@ impl Draft {
         })
     }
 
-    /// A chat stream says what it used only if it is asked to: it is, and what it says is kept from a client that didn't
-    /// ask.
-    fn with_usage(&mut self, operation: Operation, mut document: Document) -> Result<Document, Refusal> {
-        if operation != Operation::Chat || !self.step.stream {
-            return Ok(document);
-        }
-        let options = document.get("stream_options").map(str::to_owned).unwrap_or_default();
-        let mut options = match serde_json::from_str(&options) {
-            Ok(serde_json::Value::Object(options)) => options,
-            _ => serde_json::Map::new(),
-        };
-        if options.get("include_usage") == Some(&serde_json::Value::Bool(true)) {
-            return Ok(document);
-        }
-        options.insert("include_usage".to_owned(), true.into());
-        let options = serde_json::Value::Object(options).to_string();
-        document.set("stream_options", &options).map_err(unreadable)?;
-        self.hides_usage = true;
-        Ok(document)
-    }
-
     fn keep(&mut self, text: &str) {
         let request = match self.provider.content {
             Content::None => return,
@@ -233,25 +205,6 @@ impl Draft {
         };
         let mode = self.provider.content;
         self.step.content = Some(Box::new(Kept { mode, request: Some(request), answer: None }));
-    }
-
-    /// Holds what the call may use at most.
-    fn reserve(&mut self, front: &Front, operation: Operation, document: &Document) -> Result<(), Refusal> {
-        let text = document.as_str().as_bytes();
-        let most = document.max_output(operation).map_err(unreadable)?;
-        // `max_output` has counted the choices of a request that limits them.
-        let of_model = self.price.as_ref().and_then(Price::max_output);
-        let worst = estimate::worst(operation, text, most, 1, of_model);
-        self.input = estimate::input(text);
-        let worst = budget::Worst {
-            tokens: worst.input.saturating_add(worst.output),
-            usd: self.price.as_ref().map(|price| price.worst(worst.input, worst.output)),
-        };
-        let context = &front.context;
-        let reserved = budget::reserve(&context.gateway, &context.caller.run, worst);
-        let reserved = reserved.map_err(|why| Refusal::new(why.code(), why.to_string()).hint(why.hint()))?;
-        self.reservation = Some(reserved);
-        Ok(())
     }
 }
 
@@ -263,7 +216,7 @@ fn refuse_upgrade(fields: &HeaderMap) -> Result<(), Refusal> {
         .hint("send the same request as POST; its answer can be a stream of events"))
 }
 
-fn unreadable(error: DocumentError) -> Refusal {
+pub(super) fn unreadable(error: DocumentError) -> Refusal {
     Refusal::new(Code::MalformedRequest, format!("the request can't be read: {error}"))
 }
 

@@ -1,0 +1,351 @@
+//! Where a model call is sent: by the operator's routes, and to their next model where one fails before it answers (A18,
+//! case 75).
+//!
+//! Each try is a call of its own on record, with its own budget; the later ones name the one before as their parent. What
+//! is fallen back from never reached the client, so an answer is one model's from its first byte to its last.
+
+use std::{
+    sync::{Arc, OnceLock, atomic::AtomicU32},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header, request::Parts};
+use http_body_util::BodyExt as _;
+use strait_contract::{code::Code, ids::RecordId, record::ModelStep};
+use strait_model::{
+    api::{Dialect, Operation},
+    document::Document,
+    estimate,
+    price::Price,
+    route::{self, Outcome, falls_back},
+    translate::{self, Direction},
+};
+
+use super::{
+    Asked, ModelCall,
+    draft::{Draft, unreadable},
+    joined, translated,
+};
+use crate::{
+    budget,
+    call::{Call, What},
+    decide::{self, Refusal, decide_with},
+    forward,
+    hold::Carried,
+    protocol::http::{
+        Front,
+        body::{Body, Payload},
+        serve,
+    },
+    providers::Provider,
+    record::now_ms,
+};
+
+/// What is read of an answer that is fallen back from, so that its connection can be used again.
+const MOST_DROPPED: usize = 64 * 1024;
+/// How long that may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Most output tokens asked for where the client's API needs no limit and the provider's does.
+const MAX_OUTPUT: u64 = 8192;
+
+/// One place where a call may be sent.
+struct Aim {
+    provider: Arc<Provider>,
+    model: String,
+    rule: Option<String>,
+    /// Needed where the provider speaks another API than the client.
+    direction: Option<Direction>,
+}
+
+/// A call as it is sent to one place.
+struct Aimed {
+    call: Call,
+    fields: HeaderMap,
+    body: Bytes,
+    back: Option<translated::Back>,
+}
+
+/// Sends a judged request to the first place that answers.
+pub(super) async fn send(front: &Front, draft: &Draft, asked: Asked) -> Response<Body> {
+    let Some(operation) = draft.operation else {
+        return refused(front, draft, asked.call, Refusal::new(Code::Internal, "the operation isn't known"))
+            .await;
+    };
+    let aims = match aims(front, draft, operation, &asked.document) {
+        Ok(aims) => aims,
+        Err(refusal) => return refused(front, draft, asked.call, refusal).await,
+    };
+    let context = &front.context;
+    let Asked { call, head, body, document } = asked;
+    let mut left = aims.len();
+    let mut parent = None;
+    for aim in aims {
+        left = left.saturating_sub(1);
+        let mut call = call.clone();
+        if parent.is_some() {
+            call.id = RecordId::now();
+        }
+        let id = call.id;
+        let aimed = match aimed(front, draft, &aim, (operation, parent), call.clone(), &head, &document) {
+            Ok(aimed) => aimed,
+            Err(refusal) => return refused(front, draft, call, refusal).await,
+        };
+        let Aimed { call, fields, body: text, back } = aimed;
+        let response = match decide_with(&context.gateway, call, Carried::Nothing).await {
+            Ok(permitted) => {
+                let mut head = head.clone();
+                head.headers = fields;
+                let request = Request::from_parts(head, Payload::whole(text));
+                Box::pin(forward::send(context, permitted, request)).await
+            }
+            Err(why) => return serve::refused(why),
+        };
+        if left == 0 || !falls_back(Outcome::Status(response.status().as_u16())) {
+            drop(body);
+            return match back {
+                Some(back) => back.take(response).await,
+                None => response,
+            };
+        }
+        finish(response).await;
+        parent = Some(id);
+    }
+    refused(front, draft, call, Refusal::new(Code::Internal, "a route leads nowhere")).await
+}
+
+async fn refused(front: &Front, draft: &Draft, mut call: Call, refusal: Refusal) -> Response<Body> {
+    if let What::Http(http) = &mut call.what
+        && http.model.is_none()
+    {
+        http.model = Some(Arc::new(record_only(draft)));
+    }
+    serve::refused(decide::refuse(&front.context.gateway, &call, refusal).await)
+}
+
+/// Reads what is left of an answer that nobody gets, so that its record says how it ended.
+async fn finish(response: Response<Body>) {
+    let mut body = response.into_body();
+    let read = async {
+        let mut bytes = 0_usize;
+        while let Some(Ok(frame)) = body.frame().await {
+            bytes = bytes.saturating_add(frame.data_ref().map_or(0, Bytes::len));
+            if bytes > MOST_DROPPED {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(PATIENCE, read).await;
+}
+
+/// The places that the routes name, in the order in which they are tried; never none.
+fn aims(
+    front: &Front,
+    draft: &Draft,
+    operation: Operation,
+    document: &Document,
+) -> Result<Vec<Aim>, Refusal> {
+    let context = &front.context;
+    let providers = context.gateway.providers();
+    let (run, model) = (&context.caller.run, draft.step.asked.as_str());
+    if providers.routes().is_empty() {
+        let provider = Arc::clone(&draft.provider);
+        return Ok(vec![Aim { provider, model: model.to_owned(), rule: None, direction: None }]);
+    }
+    let minute = now_ms() / 60_000 % (24 * 60);
+    let chosen = providers.routes().choose(&route::Asked {
+        agent: run.info.agent.as_str(),
+        provider: draft.provider.name().as_str(),
+        model,
+        bytes: u64::try_from(document.as_str().len()).unwrap_or(u64::MAX),
+        minute_of_day: u16::try_from(minute).unwrap_or_default(),
+        budget_left: Some(context.gateway.budgets.left(&run.info.agent, &run.models)),
+    });
+    let mut aims = Vec::with_capacity(chosen.targets.len());
+    for target in chosen.targets {
+        let provider = providers.find(&target.provider)?;
+        let direction = Direction::between(operation, provider.dialect);
+        if direction.is_none() && provider.dialect != draft.provider.dialect {
+            // Only chat and messages are translated: the next of the rule may speak the client's API.
+            continue;
+        }
+        aims.push(Aim { provider, model: target.model, rule: chosen.rule.clone(), direction });
+    }
+    if aims.is_empty() {
+        let rule = chosen.rule.unwrap_or_default();
+        let reason = format!(
+            "the route `{rule}` leads to another API, and `{}` can't be translated",
+            operation.as_str()
+        );
+        return Err(Refusal::new(Code::ToolCallDenied, reason)
+            .hint("have the operator add a target of the same API to the route, or narrow its `models`"));
+    }
+    Ok(aims)
+}
+
+/// The call as it is sent to one place, with its budget held.
+fn aimed(
+    front: &Front,
+    draft: &Draft,
+    aim: &Aim,
+    (operation, parent): (Operation, Option<RecordId>),
+    mut call: Call,
+    head: &Parts,
+    document: &Document,
+) -> Result<Aimed, Refusal> {
+    let context = &front.context;
+    let mut document = document.clone();
+    let mut fields = head.headers.clone();
+    let providers = context.gateway.providers();
+    let name = aim.provider.name().as_str();
+    let price = providers.prices().find(name, aim.provider.dialect, &aim.model).cloned();
+    let (mut rest, mut sent_as, mut back, mut hides_usage) = (own_path(draft, &call), operation, None, false);
+    if let Some(direction) = aim.direction {
+        let limit = price.as_ref().and_then(Price::max_output).unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT);
+        let made = translate::request(direction, document.as_str().as_bytes(), &aim.model, limit)
+            .map_err(|why| Refusal::new(untranslated(&why), why.to_string()))?;
+        back = Some(translated::Back::new(direction, made.usage, made.stream));
+        document = Document::read(made.body).map_err(unreadable)?;
+        sent_as = direction.operation();
+        rest = speak(direction, &mut fields);
+    } else {
+        if aim.model != draft.step.asked {
+            rest = with_model(draft.provider.dialect, &rest, &draft.step.asked, &aim.model, &mut document)?;
+        }
+        if operation == Operation::Chat && draft.step.stream {
+            hides_usage = ask_usage(&mut document)?;
+        }
+    }
+    let text = document.as_str().as_bytes();
+    let input = estimate::input(text);
+    let reservation = if sent_as.is_charged() {
+        let most = document.max_output(sent_as).map_err(unreadable)?;
+        // `max_output` has counted the choices of a request that limits them.
+        let worst = estimate::worst(sent_as, text, most, 1, price.as_ref().and_then(Price::max_output));
+        let worst = budget::Worst {
+            tokens: worst.input.saturating_add(worst.output),
+            usd: price.as_ref().map(|price| price.worst(worst.input, worst.output)),
+        };
+        let held = budget::reserve(&context.gateway, &context.caller.run, worst);
+        Some(held.map_err(|why| Refusal::new(why.code(), why.to_string()).hint(why.hint()))?)
+    } else {
+        None
+    };
+    let target = joined(&aim.provider, &rest)?;
+    let model = ModelCall {
+        step: step(draft, aim),
+        reservation,
+        parent,
+        operation: Some(sent_as),
+        price,
+        input,
+        hides_usage,
+        content: aim.provider.content,
+        sent: OnceLock::new(),
+        attempts: AtomicU32::new(0),
+    };
+    if let What::Http(http) = &mut call.what {
+        http.query = target.query_pairs();
+        http.target = target;
+        http.tool = Some(Arc::clone(&aim.provider.tool));
+        http.model = Some(Arc::new(model));
+    }
+    Ok(Aimed { call, fields, body: Bytes::from(document.into_bytes()), back })
+}
+
+fn step(draft: &Draft, aim: &Aim) -> ModelStep {
+    let mut step = draft.step.clone();
+    if aim.provider.name() != draft.provider.name() {
+        step.asked = format!("{}/{}", draft.provider.name(), draft.step.asked);
+    }
+    step.provider = aim.provider.name().to_string();
+    step.route.clone_from(&aim.rule);
+    if aim.model != draft.step.asked {
+        step.used = Some(aim.model.clone());
+    }
+    step
+}
+
+fn record_only(draft: &Draft) -> ModelCall {
+    ModelCall {
+        step: draft.step.clone(),
+        reservation: None,
+        parent: None,
+        operation: draft.operation,
+        price: None,
+        input: 0,
+        hides_usage: false,
+        content: draft.provider.content,
+        sent: OnceLock::new(),
+        attempts: AtomicU32::new(0),
+    }
+}
+
+/// Path and query below the provider's base URL.
+fn own_path(draft: &Draft, call: &Call) -> String {
+    let path = call.http().and_then(|http| draft.provider.below(http.target.path_and_query()));
+    path.unwrap_or_default().to_owned()
+}
+
+/// Names another model of the same API: in the body, or in the path where that has it.
+fn with_model(
+    dialect: Dialect,
+    rest: &str,
+    asked: &str,
+    model: &str,
+    document: &mut Document,
+) -> Result<String, Refusal> {
+    if dialect == Dialect::Gemini {
+        return Ok(rest.replacen(&format!("models/{asked}"), &format!("models/{model}"), 1));
+    }
+    let name = serde_json::Value::from(model).to_string();
+    document.set("model", &name).map_err(unreadable)?;
+    Ok(rest.to_owned())
+}
+
+/// A chat stream says what it used only if it is asked to: it is, and `true` says that this is to be kept from a client
+/// that didn't ask (case 63).
+fn ask_usage(document: &mut Document) -> Result<bool, Refusal> {
+    let options = document.get("stream_options").map(str::to_owned).unwrap_or_default();
+    let mut options = match serde_json::from_str(&options) {
+        Ok(serde_json::Value::Object(options)) => options,
+        _ => serde_json::Map::new(),
+    };
+    if options.get("include_usage") == Some(&serde_json::Value::Bool(true)) {
+        return Ok(false);
+    }
+    options.insert("include_usage".to_owned(), true.into());
+    let options = serde_json::Value::Object(options).to_string();
+    document.set("stream_options", &options).map_err(unreadable)?;
+    Ok(true)
+}
+
+/// Makes a client's fields those of the other API, and says where its requests go.
+fn speak(direction: Direction, fields: &mut HeaderMap) -> String {
+    let foreign: Vec<HeaderName> = fields
+        .keys()
+        .filter(|name| name.as_str().starts_with("anthropic-") || name.as_str().starts_with("openai-"))
+        .cloned()
+        .collect();
+    for name in foreign {
+        fields.remove(name);
+    }
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // What is encoded would have to be decoded to be read.
+    fields.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    match direction {
+        Direction::ChatToMessages => {
+            let version = HeaderValue::from_static(translate::ANTHROPIC_VERSION);
+            fields.insert(HeaderName::from_static("anthropic-version"), version);
+            "/v1/messages".to_owned()
+        }
+        Direction::MessagesToChat => "/v1/chat/completions".to_owned(),
+    }
+}
+
+fn untranslated(why: &translate::Refused) -> Code {
+    match why {
+        translate::Refused::Malformed { .. } => Code::MalformedRequest,
+        _ => Code::ToolCallDenied,
+    }
+}
