@@ -15,6 +15,7 @@ pub mod finish;
 pub mod folder;
 mod home;
 pub mod live;
+mod models;
 pub mod mounts;
 pub mod offline;
 pub mod order;

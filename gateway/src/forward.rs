@@ -56,6 +56,20 @@ pub(crate) struct Failure {
     pub(crate) reason: String,
 }
 
+impl Failure {
+    /// Whether there was no connection yet.
+    fn is_before_sending(&self) -> bool {
+        matches!(
+            self.code,
+            Code::UpstreamName
+                | Code::UpstreamUnreachable
+                | Code::UpstreamTls
+                | Code::AddressRefused
+                | Code::NameRefused
+        )
+    }
+}
+
 impl From<Refusal> for Failure {
     fn from(Refusal { code, reason, .. }: Refusal) -> Self {
         Self { code, reason }
@@ -121,6 +135,9 @@ pub(crate) async fn send(
     let mut answer = match answer {
         Ok(Ok(answer)) => answer,
         Ok(Err(failure)) => {
+            if let Some(model) = sending.call.model().filter(|_| failure.is_before_sending()) {
+                model.is_unsent();
+            }
             let cut = sending.caught.as_ref().and_then(|caught| caught.get()).cloned();
             return failed(sending.call.id, sending.guard, cut.map_or(failure, Failure::from)).await;
         }

@@ -1,13 +1,16 @@
 //! `cargo xtask setup`: what building, testing and the demo need, installed once.
 
-mod mcp;
+mod clients;
 mod packages;
 
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use self::packages::{Group, PACKAGES, Package};
+use self::{
+    clients::{CLIENTS, Clients},
+    packages::{Group, PACKAGES, Package},
+};
 use crate::{
     exec,
     toolchain::{self, BPF_LINKER, BpfToolchain, DEBIAN_LLVM},
@@ -36,8 +39,8 @@ pub(crate) enum Need {
     Build,
     /// To run tests and the demo.
     Test,
-    /// To run the tests that drive official MCP clients and servers.
-    Mcp,
+    /// To run the tests that drive official clients.
+    Clients,
     /// To check the tree.
     Check,
     /// To compare with peers.
@@ -53,11 +56,11 @@ enum Step {
     NightlyCompiler,
     BpfLinker,
     CargoDeny,
-    McpParts,
+    Clients(&'static Clients),
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let mut needs = vec![Need::Build, Need::Test, Need::Mcp, Need::Check];
+    let mut needs = vec![Need::Build, Need::Test, Need::Clients, Need::Check];
     if args.bench {
         needs.push(Need::Bench);
     }
@@ -112,8 +115,8 @@ fn missing(needs: &[Need], vm: bool) -> Vec<Step> {
             steps.push(Step::BpfLinker);
         }
     }
-    if needs.iter().any(|need| matches!(need, Need::Mcp)) && !mcp::installed() {
-        steps.push(Step::McpParts);
+    if needs.iter().any(|need| matches!(need, Need::Clients)) {
+        steps.extend(CLIENTS.iter().filter(|clients| !clients.installed()).map(Step::Clients));
     }
     if needs.iter().any(|need| matches!(need, Need::Check))
         && !exec::succeeds(exec::cargo().args(["deny", "--version"]))
@@ -136,7 +139,7 @@ fn say(step: &Step) {
         Step::BpfLinker => {
             eprintln!("setup: bpf-linker {BPF_LINKER}: links the kernel programs (about a minute)")
         }
-        Step::McpParts => mcp::say(),
+        Step::Clients(clients) => clients.say(),
         Step::CargoDeny => {
             eprintln!("setup: cargo-deny {CARGO_DENY}: licences, sources and bans of dependencies")
         }
@@ -156,7 +159,7 @@ fn install(step: &Step) -> Result<()> {
             "rust-src",
         ])),
         Step::BpfLinker => exec::run(&mut bpf_linker()),
-        Step::McpParts => mcp::install(),
+        Step::Clients(clients) => clients.install(),
         Step::CargoDeny => {
             exec::run(exec::cargo().args(["install", "cargo-deny", "--locked", "--version", CARGO_DENY]))
         }

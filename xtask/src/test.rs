@@ -36,7 +36,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if !setup::is_root() {
         bail!("tests make network namespaces and load kernel programs; run as root");
     }
-    setup::ensure(&[Need::Build, Need::Test, Need::Mcp])?;
+    setup::ensure(&[Need::Build, Need::Test, Need::Clients])?;
     build::run(build::Args::default())?;
     let started = Instant::now();
     let mut cargo = exec::cargo();

@@ -351,3 +351,83 @@ fn budgets_are_read_and_what_is_no_amount_is_refused_with_its_key_a18() {
         assert!(error.contains(says), "{text}: {error}");
     }
 }
+
+#[test]
+fn providers_are_read_with_the_place_that_their_api_has_for_a_key_a16() {
+    use strait_contract::provider::{Content, Dialect};
+
+    let config = parse(
+        r#"
+        [credentials.openai]
+        from = "env:X"
+        [credentials.own]
+        from = "env:X"
+        send = { header = "x-own", format = "{}" }
+        [hosts]
+        "gpu.lan" = "10.1.2.3"
+        [providers.openai]
+        api = "openai"
+        credential = "openai"
+        allow = ["files"]
+        content = "hash"
+        [providers.claude]
+        api = "anthropic"
+        url = "https://claude.test/prefix"
+        credential = "openai"
+        intercept = false
+        [providers.eos]
+        api = "openai"
+        url = "http://gpu.lan:8000/v1"
+        [providers.placed]
+        api = "gemini"
+        credential = "own"
+        [agents.coder]
+        models = ["openai/gpt-5*", "*/small"]
+        [prices."eos/llama"]
+        input = 0.1
+        output = 0.2
+        "#,
+    )
+    .unwrap();
+    let all = &config.providers;
+    let of = |name: &str| all.providers.iter().find(|provider| provider.name.as_str() == name).unwrap();
+    let openai = of("openai");
+    assert_eq!(
+        (openai.url.as_str(), openai.intercept, openai.content),
+        ("https://api.openai.com/", true, Content::Hash)
+    );
+    assert_eq!(openai.credential.as_ref().unwrap().send, Dialect::OpenAi.placement());
+    let claude = of("claude");
+    assert_eq!((claude.url.as_str(), claude.intercept), ("https://claude.test/prefix", false));
+    assert_eq!(claude.credential.as_ref().unwrap().send, Dialect::Anthropic.placement());
+    assert!(of("eos").credential.is_none());
+    let own = Placement::Header { name: "x-own".into(), format: "{}".into() };
+    assert_eq!(of("placed").credential.as_ref().unwrap().send, own);
+    assert_eq!(
+        all.agents,
+        [("coder".parse().unwrap(), vec!["openai/gpt-5*".to_owned(), "*/small".to_owned()])]
+    );
+    assert!(all.rules.contains("llama"), "{}", all.rules);
+    for (text, says) in [
+        ("[providers.x]", "missing field `api`"),
+        ("[providers.x]\napi = \"cohere\"", "unknown variant `cohere`"),
+        ("[providers.X]\napi = \"openai\"", "`providers.X`"),
+        ("[providers.x]\napi = \"openai\"\ncredential = \"nope\"", "no `[credentials.nope]`"),
+        ("[providers.x]\napi = \"openai\"\nallow = [\"everything\"]", "`allow` names `everything`"),
+        ("[providers.x]\napi = \"openai\"\nurl = \"https://a.test/?q\"", "has a query"),
+        (
+            "[credentials.k]\nfrom = \"env:X\"\n[providers.x]\napi = \"openai\"\nurl = \"http://a.test\"\ncredential = \"k\"",
+            "in the clear",
+        ),
+        (
+            "[network]\npassthrough = [\"api.openai.com\"]\n[providers.x]\napi = \"openai\"",
+            "`network.passthrough` has it",
+        ),
+        ("[agents.coder]\nmodels = [\"openai/x\"]", "no `[providers.openai]`"),
+        ("[prices.x]\ninput = 1", "`prices`"),
+        ("[prices.\"openai/x\"]\ninput = -1", "`prices`"),
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}

@@ -30,6 +30,8 @@ pub struct Sources<'a> {
     pub trust: &'a Trust,
     /// Folders of the program and what it is made of, searched first.
     pub program_path: &'a [PathBuf],
+    /// What clients of models are told.
+    pub models: &'a [(String, String)],
     /// `agents.NAME.env` of the configuration.
     pub configured: &'a [(String, String)],
     /// `--env` and [`PASSED`], from the command line.
@@ -56,7 +58,7 @@ pub fn variables(sources: &Sources<'_>) -> Vec<String> {
     for (name, value) in sources.trust.environment() {
         set(name, value);
     }
-    for (name, value) in sources.configured.iter().chain(sources.asked) {
+    for (name, value) in sources.models.iter().chain(sources.configured).chain(sources.asked) {
         set(name, value.clone());
     }
     // What the operator shows can't be exchanged by who starts the run.
@@ -95,6 +97,7 @@ mod tests {
             token: "strait_x",
             trust: &trust,
             program_path: &["/home/ann/.nvm/versions/node/v20/bin".into()],
+            models: &[("OPENAI_API_KEY".into(), "strait_x".into()), ("MODE".into(), "ours".into())],
             configured: &[("MODE".into(), "fast".into()), ("A".into(), "1".into())],
             exposed: &[],
             asked: &[("NODE_EXTRA_CA_CERTS".into(), "/my.pem".into()), ("A".into(), "2".into())],
@@ -102,6 +105,7 @@ mod tests {
         let has = |line: &str| lines.iter().any(|found| found == line);
         assert!(has("NODE_EXTRA_CA_CERTS=/my.pem"), "case 41: a person's own file is kept");
         assert!(has("MODE=fast") && has("A=2") && has("IS_SANDBOX=1") && has("STRAIT_RUN=coder-aaaaaa"));
+        assert!(has("OPENAI_API_KEY=strait_x"));
         assert!(has("STRAIT_TOKEN=strait_x") && has("STRAIT_GATEWAY=http://strait.internal"));
         assert!(has("SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"));
         assert!(

@@ -13,6 +13,7 @@ use super::{
     folder::Folder,
     home,
     live::{self, Live},
+    models,
     mounts::Admitted,
     order::{Order, StartError},
     start::Identity,
@@ -50,6 +51,7 @@ impl Runs {
             profile.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let picked = order.offered_env.iter().filter(|(name, _)| profile.pass_env.contains(name)).cloned();
         configured.extend(picked);
+        let models = models::variables(&parts.config.borrow().providers, identity.token.as_str());
         let env = environment::variables(&environment::Sources {
             run: identity.id.as_str(),
             agent: identity.agent.as_str(),
@@ -57,6 +59,7 @@ impl Runs {
             token: identity.token.as_str(),
             trust: &parts.trust,
             program_path: &order.program_path,
+            models: &models,
             configured: &configured,
             asked: &order.env,
             exposed,

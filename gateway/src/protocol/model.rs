@@ -18,7 +18,7 @@ use std::{
 use http::{Method, Request, Response, request::Parts};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use strait_contract::{code::Code, ids::RecordId, provider::Content, record::ModelStep};
+use strait_contract::{code::Code, ids::RecordId, model::Usd, provider::Content, record::ModelStep};
 use strait_model::{
     api::{Dialect, Operation},
     document::Document,
@@ -75,6 +75,13 @@ pub(crate) struct ModelCall {
 }
 
 impl ModelCall {
+    /// It could not be sent: nothing of it was read by anybody.
+    pub(crate) fn is_unsent(&self) {
+        if let Some(reservation) = &self.reservation {
+            reservation.settle(0, Some(Usd::default()));
+        }
+    }
+
     /// It is about to be sent.
     pub(crate) fn is_sent(&self) {
         self.sent.get_or_init(Instant::now);

@@ -4,7 +4,7 @@
 #[path = "mcp/arguments.rs"]
 mod arguments;
 #[path = "mcp/official.rs"]
-mod official;
+pub mod official;
 #[path = "mcp/server.rs"]
 mod server;
 

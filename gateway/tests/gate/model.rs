@@ -15,6 +15,8 @@ use crate::world::{OTHER_TOKEN, Options, TOKEN, World};
 
 #[path = "model/counted.rs"]
 mod counted;
+#[path = "model/official.rs"]
+mod official;
 #[path = "model/provider.rs"]
 pub mod provider;
 

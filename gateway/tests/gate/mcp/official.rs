@@ -46,14 +46,14 @@ fn source(name: &str) -> String {
 }
 
 /// A server, ended with the test.
-struct Server {
-    port: u16,
+pub struct Server {
+    pub port: u16,
     _child: Child,
 }
 
 impl Server {
     /// Another test may take the port before the server does: then it ends, and gets another.
-    async fn start(command: fn() -> Command) -> Self {
+    pub async fn start(command: fn() -> Command) -> Self {
         for _ in 0..5 {
             let port = std::net::TcpListener::bind((GATEWAY, 0)).unwrap().local_addr().unwrap().port();
             let mut command = command();
@@ -118,7 +118,7 @@ fn policy(text: &str) -> PolicyFile {
 }
 
 /// The kernel's part: connections of the run to the gateway's address. Gives the address of the test's own.
-async fn redirected(world: &Arc<World>) -> Ipv4Addr {
+pub async fn redirected(world: &Arc<World>) -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [high, low] = u16::try_from(std::process::id() % 65_536).unwrap().to_be_bytes();
     let addr = Ipv4Addr::new(127, high | 128, low, NEXT.fetch_add(1, Ordering::Relaxed));

@@ -220,3 +220,22 @@ async fn prompts_and_answers_are_kept_as_the_config_says() {
         assert_eq!(decided.model.unwrap().content.unwrap().mode, mode);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_never_reached_its_provider_costs_nothing_a18() {
+    let (world, _provider) = world_with(Dialect::OpenAi, Reply::json(CHAT_ANSWER), |all| {
+        // Nobody listens there.
+        all.providers[0].url = "http://ok.test:1".to_owned();
+    })
+    .await;
+    let got = world.call(PATH, &["-d", CHAT]).await;
+    assert_eq!(got.status, 502, "{got:?}");
+    assert_eq!(got.error()["type"], "server_error");
+    let done = world.log.steps_done(1).await.pop().unwrap();
+    let charge = done.charge.unwrap().amount;
+    assert_eq!((done.code, charge.tokens, charge.usd), (Some(Code::UpstreamUnreachable), 0, Usd(0)));
+    let decided =
+        world.log.steps().into_iter().find(|(_, phase, _)| *phase == Some(Phase::Decided)).unwrap().2;
+    assert!(decided.charge.unwrap().amount.tokens > 0, "it was held before");
+    world.log.settled().await;
+}
