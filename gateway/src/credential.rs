@@ -21,7 +21,7 @@ use tokio::{
 };
 use zeroize::Zeroizing;
 
-use crate::{link::WhoIs, mask::Patterns};
+use crate::{forward::sigv4::Signer, link::WhoIs, mask::Patterns};
 
 /// A tool's credential; its value is kept for its time to live and wiped afterwards.
 #[derive(Debug)]
@@ -59,6 +59,7 @@ pub(crate) struct Ready {
 enum Place {
     Field(HeaderName, HeaderValue),
     Query { name: String },
+    Signature(Box<Signer>),
     Caller,
 }
 
@@ -67,7 +68,7 @@ impl Credential {
     pub(crate) fn new(bound: Bound) -> Option<Self> {
         let field = match &bound.send {
             Placement::Header { name, .. } => Some(name.parse().ok()?),
-            Placement::Basic { .. } => Some(AUTHORIZATION),
+            Placement::Basic { .. } | Placement::Aws { .. } => Some(AUTHORIZATION),
             Placement::Query { .. } => None,
         };
         let Bound { name, send, ttl_seconds } = bound;
@@ -118,7 +119,7 @@ impl Credential {
     }
 
     fn form(&self, value: Secret) -> Result<Ready, String> {
-        let patterns = Arc::new(Patterns::of(value.expose()));
+        let mut patterns = Arc::new(Patterns::of(value.expose()));
         let place = match (&self.send, &self.field) {
             (None, _) => {
                 self.field_value(value.expose())?;
@@ -133,6 +134,12 @@ impl Credential {
                 let pair = Zeroizing::new(format!("{user}:{}", value.expose()));
                 let text = Zeroizing::new(format!("Basic {}", STANDARD.encode(pair.as_bytes())));
                 Place::Field(field.clone(), self.field_value(&text)?)
+            }
+            (Some(Placement::Aws { region, service }), Some(_)) => {
+                let signer = Signer::new(value.expose(), region, service)
+                    .map_err(|why| format!("the credential `{}`: {why}", self.name))?;
+                patterns = signer.patterns();
+                Place::Signature(Box::new(signer))
             }
             (_, None) => return Err(format!("the credential `{}` has no place", self.name)),
         };
@@ -157,6 +164,14 @@ impl Ready {
     pub(crate) fn add_to(&self, headers: &mut HeaderMap) {
         if let Place::Field(name, value) = &self.place {
             headers.insert(name.clone(), value.clone());
+        }
+    }
+
+    /// What signs the request, if the credential is no part of it.
+    pub(crate) fn signer(&self) -> Option<&Signer> {
+        match &self.place {
+            Place::Signature(signer) => Some(signer),
+            _ => None,
         }
     }
 

@@ -31,6 +31,7 @@ mod errand;
 pub mod pool;
 pub mod proxy;
 pub mod resolve;
+pub(crate) mod sigv4;
 mod swapped;
 pub mod trust;
 pub mod vet;
@@ -89,6 +90,13 @@ pub(crate) async fn send(
     if let Some(swapped) = &swapped {
         guard.add_placeholders(&swapped.names);
     }
+    let payload = match ready.as_deref().and_then(Ready::signer) {
+        None => None,
+        Some(signer) => match errand::payload(context, signer, http, &mut request).await {
+            Ok(payload) => Some(payload),
+            Err(failure) => return failed(call.id, guard, failure).await,
+        },
+    };
     let hide = swapped.as_ref().map_or_else(|| tool_hides.cloned(), |swapped| swapped.hide.clone());
     let orders = errand::orders(context, http, hide, request.headers());
     // What answers to a credential is looked at, and a stream of another protocol can't be.
@@ -97,7 +105,7 @@ pub(crate) async fn send(
     let client_side = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
     let sent = Arc::new(AtomicU64::new(0));
     let url = swapped.and_then(|swapped| swapped.url);
-    let dressed = errand::Dressed { call: http, ready: ready.as_deref(), url };
+    let dressed = errand::Dressed { call: http, ready: ready.as_deref(), url, payload };
     let (outgoing, wanted, caught) = match outgoing(context, &dressed, request, protocol, &sent) {
         Ok(outgoing) => outgoing,
         Err(failure) => return failed(call.id, guard, failure).await,
@@ -193,6 +201,8 @@ fn outgoing(
     let mut outgoing = Request::new(upload);
     *outgoing.method_mut() = dressed.call.method.clone();
     *outgoing.uri_mut() = dressed.uri()?;
+    // The last thing that is done to it: whatever else changes makes the signature a wrong one.
+    dressed.sign(outgoing.uri(), &mut fields)?;
     *outgoing.headers_mut() = fields;
     if let Some(wanted) = &wanted {
         let wanted = wanted.clone();
@@ -215,7 +225,7 @@ fn dress(run: &Run, dressed: &errand::Dressed<'_>, mut fields: HeaderMap) -> Hea
 
 /// A caller's fields as they are sent but for the credential: what a person is shown.
 pub(crate) fn fields(run: &Run, call: &HttpCall, fields: &HeaderMap) -> HeaderMap {
-    dress(run, &errand::Dressed { call, ready: None, url: None }, fields.clone())
+    dress(run, &errand::Dressed { call, ready: None, url: None, payload: None }, fields.clone())
 }
 
 /// What the tool of a permitted call proves itself with.

@@ -141,6 +141,14 @@ pub enum Placement {
         /// User name, without colon.
         user: String,
     },
+    /// A signature of AWS's version 4 over the whole request. The value is `ACCESS_KEY_ID:SECRET`, or
+    /// `ACCESS_KEY_ID:SECRET:SESSION_TOKEN`.
+    Aws {
+        /// Region, such as `eu-central-1`.
+        region: String,
+        /// Service, such as `s3`.
+        service: String,
+    },
 }
 
 #[cfg(test)]

@@ -188,6 +188,9 @@ fn every_kind_of_tool_and_place_is_read() {
         [credentials.c]
         from = "systemd:c"
         send = { basic = "bot" }
+        [credentials.d]
+        from = "env:D"
+        send = { aws = { region = "eu-central-1", service = "s3" } }
         [tools.web]
         kind = "web"
         [tools.intern]
@@ -214,6 +217,10 @@ fn every_kind_of_tool_and_place_is_read() {
     assert_eq!(sends[0], (&Placement::Header { name: "x-api-key".into(), format: "token {}".into() }, 90));
     assert_eq!(sends[1].0, &Placement::Query { name: "key".into() });
     assert_eq!(sends[2].0, &Placement::Basic { user: "bot".into() });
+    assert_eq!(sends[3].0, &Placement::Aws { region: "eu-central-1".into(), service: "s3".into() });
+    let odd =
+        parse("[credentials.d]\nfrom = \"env:D\"\nsend = { aws = { region = \"eu/x\", service = \"s3\" } }");
+    assert!(odd.unwrap_err().to_string().contains("`eu/x`"));
 }
 
 #[test]

@@ -49,13 +49,27 @@ pub(super) struct CredentialTable {
 #[derive(Debug, Deserialize)]
 #[serde(
     untagged,
-    expecting = "`\"bearer\"`, `{header = \"X-Api-Key\", format = \"{}\"}`, `{query = \"key\"}` or `{basic = \"user\"}`"
+    expecting = "`\"bearer\"`, `{header = \"X-Api-Key\", format = \"{}\"}`, `{query = \"key\"}`, `{basic = \"user\"}` or `{aws = {region = \"eu-central-1\", service = \"s3\"}}`"
 )]
 enum SendValue {
     Bearer(Bearer),
     Header(HeaderValueTable),
     Query(QueryTable),
     Basic(BasicTable),
+    Aws(AwsTable),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AwsTable {
+    aws: AwsScope,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AwsScope {
+    region: String,
+    service: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -277,6 +291,18 @@ fn placement(send: Option<SendValue>) -> Result<Placement, String> {
             }
             Placement::Basic { user: basic }
         }
+        Some(SendValue::Aws(AwsTable { aws: AwsScope { region, service } })) => {
+            let plain = |text: &str| {
+                let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+                (1..=63).contains(&text.len()) && text.bytes().all(fits)
+            };
+            if let Some(odd) = [&region, &service].into_iter().find(|text| !plain(text)) {
+                return Err(format!(
+                    "`{odd}` isn't a region or service: write them as in `aws = {{ region = \"eu-central-1\", service = \"s3\" }}`"
+                ));
+            }
+            Placement::Aws { region, service }
+        }
     })
 }
 
@@ -293,7 +319,7 @@ fn field(name: &str) -> Result<String, String> {
 fn fixed(headers: BTreeMap<String, String>, bound: Option<&Bound>) -> Result<Vec<(String, String)>, String> {
     let credential = match bound.map(|bound| &bound.send) {
         Some(Placement::Header { name, .. }) => Some(name.as_str()),
-        Some(Placement::Basic { .. }) => Some("authorization"),
+        Some(Placement::Basic { .. } | Placement::Aws { .. }) => Some("authorization"),
         _ => None,
     };
     let mut all: Vec<(String, String)> = Vec::new();

@@ -5,7 +5,7 @@
 //! or answer, and nothing a provider sends is an error: what can't be read is estimated and marked.
 
 mod coding;
-mod events;
+pub(crate) mod events;
 mod place;
 pub mod properties;
 mod scan;

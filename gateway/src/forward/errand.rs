@@ -4,22 +4,27 @@
 use std::{sync::Arc, time::Duration};
 
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Uri,
+    HeaderMap, HeaderName, HeaderValue, Request, Uri,
     header::{ACCEPT_ENCODING, AUTHORIZATION, COOKIE, IF_RANGE, ORIGIN, RANGE, REFERER, SET_COOKIE},
     response::Parts,
 };
+use http_body::Body as _;
 use hyper::body::Incoming;
 use strait_contract::code::Code;
+use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-use super::Failure;
+use super::{
+    Failure,
+    sigv4::{self, Payload, Signer},
+};
 use crate::{
     call::{Call, HttpCall},
     credential::{Ready, remove_like},
     mask::Patterns,
     pipeline::Context,
     protocol::{
-        http::body::{Orders, Source, takes_trailers},
+        http::body::{Collect, Orders, Payload as Upload, Source, takes_trailers},
         mcp,
         model::answer::Counting,
     },
@@ -32,6 +37,43 @@ pub(super) struct Dressed<'a> {
     pub(super) ready: Option<&'a Ready>,
     /// The URL with values in place of placeholders.
     pub(super) url: Option<Zeroizing<String>>,
+    /// What a signature says of its body.
+    pub(super) payload: Option<Payload>,
+}
+
+/// Largest body that is read whole to be signed, bytes.
+const MAX_SIGNED: usize = 1024 * 1024;
+
+/// What a signature says of a request's body. A client that has signed it for itself has said its digest, which the service
+/// compares with what comes; else the body is read whole.
+pub(super) async fn payload(
+    context: &Context,
+    signer: &Signer,
+    http: &HttpCall,
+    request: &mut Request<Upload>,
+) -> Result<Payload, Failure> {
+    let malformed = |reason: String| Failure { code: Code::MalformedRequest, reason };
+    let told = request.headers().get(sigv4::CONTENT_SHA256).map(HeaderValue::as_bytes);
+    if let Some(payload) = Payload::told(told, http.target.scheme()).map_err(malformed)? {
+        return Ok(payload);
+    }
+    if request.body().is_end_stream() {
+        return Ok(Payload::of(&[]));
+    }
+    let collected = request.body_mut().collect(MAX_SIGNED, &context.caller.run.held_bytes);
+    match tokio::time::timeout(context.idle_time(), collected).await {
+        Ok(Ok(bytes)) => Ok(Payload::of(&bytes)),
+        Ok(Err(Collect::TooLarge(_))) if signer.may_leave_out_body(http.target.scheme()) => {
+            Ok(Payload::unsigned())
+        }
+        Ok(Err(Collect::Source(why))) => {
+            Err(Failure { code: Code::ClientGone, reason: format!("the body is to be signed, and {why}") })
+        }
+        Ok(Err(why)) => Err(malformed(format!(
+            "the body is to be signed, and {why}: send its SHA-256 as `x-amz-content-sha256`, and it streams"
+        ))),
+        Err(_) => Err(malformed("the body is to be signed, and it did not come in time".to_owned())),
+    }
 }
 
 impl Dressed<'_> {
@@ -74,6 +116,17 @@ impl Dressed<'_> {
         if let Some(ready) = self.ready {
             ready.add_to(fields);
         }
+    }
+
+    /// Signs the request, if its credential does.
+    pub(super) fn sign(&self, uri: &Uri, fields: &mut HeaderMap) -> Result<(), Failure> {
+        let (Some(signer), Some(payload)) = (self.ready.and_then(Ready::signer), &self.payload) else {
+            return Ok(());
+        };
+        let now = OffsetDateTime::now_utc();
+        signer
+            .sign(&self.call.method, uri, fields, payload, now)
+            .map_err(|reason| Failure { code: Code::Internal, reason })
     }
 
     /// The URL that was judged, byte for byte, and behind it the credential if that goes into the query.
@@ -154,7 +207,7 @@ fn looked_through(orders: Option<Orders>, head: &mut Parts, body: Incoming) -> R
         // A session of the credential's would be the agent's to keep.
         head.headers.remove(SET_COOKIE);
     }
-    if http_body::Body::is_end_stream(&body) {
+    if body.is_end_stream() {
         if let Some(hide) = &orders.hide {
             hide.hide_in(&mut head.headers);
         }

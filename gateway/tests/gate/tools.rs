@@ -203,6 +203,62 @@ async fn a_credential_goes_into_a_field_a_query_or_basic_authentication() {
     assert!(!records.contains(KEY) && !records.contains(encoded), "{records}");
 }
 
+/// A25: what the gateway signs is what curl signs with the same key and time. The caller's own signature goes, its token is
+/// sent to nobody, and a body whose digest the caller hasn't said is read and signed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_to_aws_is_signed_as_curl_signs_it_a25() {
+    let (id, secret) = ("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY");
+    for service in ["s3", "execute-api"] {
+        let place = Placement::Aws { region: "eu-central-1".to_owned(), service: service.to_owned() };
+        let (world, origin) = world(ANY, place).await;
+        let value = vec![Ok(format!("{id}:{secret}"))];
+        world.log.credentials.lock().unwrap().insert("key".to_owned(), value);
+        let post = ["-d", "{\"a\":1}", "-H", "Content-Type: application/json", "-H", "X-Amz-Meta-A: b"];
+        let own = ["-H", "X-Amz-Date: 19990101T000000Z", "-H", "X-Amz-Security-Token: mine"];
+        for (path, more) in [("/bucket?list-type=2&prefix=ab", &[][..]), ("/bucket/key", &post[..])] {
+            let got = world.call(&format!("/http/api{path}"), &[more, &own].concat()).await;
+            assert_eq!(got.status, 200, "{got:?}");
+            let sent = origin.seen().pop().unwrap();
+            let field = |seen: &crate::origin::Seen, name: &str| {
+                seen.headers.get(name).map(|value| value.to_str().unwrap().to_owned())
+            };
+            assert_eq!(field(&sent, "x-amz-security-token"), None, "{sent:?}");
+            let date = format!("X-Amz-Date: {}", field(&sent, "x-amz-date").unwrap());
+            let digest =
+                field(&sent, "x-amz-content-sha256").map(|text| format!("x-amz-content-sha256: {text}"));
+            assert_eq!(digest.is_some(), service == "s3");
+            // The real client, straight to the same origin.
+            let port = origin.port();
+            let mut curl = std::process::Command::new("curl");
+            curl.args(["-sS", "-m", "5", "--aws-sigv4", &format!("aws:amz:eu-central-1:{service}")]);
+            curl.args(["-u", &format!("{id}:{secret}"), "-H", &date]);
+            curl.args(["--connect-to", &format!("ok.test:{port}:127.0.0.1:{port}")]);
+            curl.args(digest.iter().flat_map(|digest| ["-H", digest.as_str()])).args(more);
+            curl.arg(format!("http://ok.test:{port}/v1{path}"));
+            let output = tokio::task::spawn_blocking(move || curl.output().unwrap()).await.unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let theirs = origin.seen().pop().unwrap();
+            assert_eq!(field(&sent, "authorization"), field(&theirs, "authorization"), "{path} {theirs:?}");
+            assert!(field(&sent, "authorization").is_some());
+        }
+        // What was signed by somebody else, chunk by chunk, can't be signed here.
+        let chunks = ["-d", "x", "-H", "x-amz-content-sha256: STREAMING-AWS4-HMAC-SHA256-PAYLOAD"];
+        assert_eq!(world.call("/http/api/b", &chunks).await.refused(), (400, "MALFORMED_REQUEST".to_owned()));
+        // A digest that the caller says lets a large body stream.
+        let large = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(large.path(), vec![b'x'; 3 << 20]).unwrap();
+        let data = format!("@{}", large.path().display());
+        let upload = ["--data-binary", &data, "-H", "Content-Type: text/plain", "-H", "Expect:"];
+        assert_eq!(world.call("/http/api/b", &upload).await.refused().1, "MALFORMED_REQUEST");
+        let said = "x-amz-content-sha256: ".to_owned() + &"ab".repeat(32);
+        assert_eq!(world.call("/http/api/b", &[&upload[..], &["-H", &said]].concat()).await.status, 200);
+        assert_eq!(origin.seen().pop().unwrap().body, 3 << 20);
+        let records = world.log.text();
+        assert!(!records.contains(secret) && !records.contains("Signature="), "{records}");
+        world.log.settled().await;
+    }
+}
+
 /// A25, case 48.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redirects_are_returned_and_the_credential_stays_where_it_was_a12_case_90() {

@@ -2,7 +2,7 @@
 
 /// What the bytes just read are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step<'a> {
+pub(crate) enum Step<'a> {
     /// A piece of the data of an event.
     Data(&'a [u8]),
     /// A line of data ended.
@@ -33,7 +33,7 @@ enum At {
 
 /// The reader.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(crate) struct Events {
     at: At,
     /// Whether the last byte was a carriage return that ended a line.
     returned: bool,
@@ -43,12 +43,12 @@ const MARK: &[u8] = b"\xEF\xBB\xBF";
 const NAME: &[u8] = b"data";
 
 impl Events {
-    pub(super) fn new() -> Events {
+    pub(crate) fn new() -> Events {
         Events { at: At::Start(0), returned: false }
     }
 
     /// The next step and what is behind it; `None` at the end of `bytes`.
-    pub(super) fn step<'a>(&mut self, bytes: &'a [u8]) -> Option<(Step<'a>, &'a [u8])> {
+    pub(crate) fn step<'a>(&mut self, bytes: &'a [u8]) -> Option<(Step<'a>, &'a [u8])> {
         let (&byte, rest) = bytes.split_first()?;
         let after_return = std::mem::take(&mut self.returned);
         if byte == b'\n' && after_return {

@@ -1,80 +1,59 @@
-//! The data of server-sent events, from bytes cut anywhere (WHATWG HTML, "Server-sent events", event stream parsing).
+//! The data of server-sent events, each kept whole, from bytes cut anywhere.
 
 use super::Refused;
+use crate::meter::events::{Events, Step};
 
 /// The longest event that's kept, bytes: a whole image or file as a tool's argument, and no more.
 pub(super) const MAX_EVENT: usize = 4 << 20;
 
 /// Reads the `data` of events. Keeps at most one event of [`MAX_EVENT`] bytes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sse {
-    line: Vec<u8>,
+    events: Events,
+    /// Lines of data so far, a line feed behind each.
     data: Vec<u8>,
-    has_data: bool,
-    skip_line_feed: bool,
-    begun: bool,
 }
 
 impl Sse {
+    pub(super) fn new() -> Self {
+        Self { events: Events::new(), data: Vec::new() }
+    }
+
     /// Takes bytes off the front up to the end of the next event that has data, and gives that.
     pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, Refused> {
-        while let Some(first) = bytes.first() {
-            if std::mem::take(&mut self.skip_line_feed) && *first == b'\n' {
-                *bytes = bytes.get(1..).unwrap_or_default();
-                continue;
-            }
-            let Some(end) = memchr::memchr2(b'\n', b'\r', bytes) else {
-                self.extend(bytes)?;
-                *bytes = &[];
-                return Ok(None);
-            };
-            let (line, rest) = bytes.split_at(end);
-            self.extend(line)?;
-            self.skip_line_feed = rest.first() == Some(&b'\r');
-            *bytes = rest.get(1..).unwrap_or_default();
-            if let Some(data) = self.end_line() {
-                return Ok(Some(data));
+        while let Some((step, rest)) = self.events.step(bytes) {
+            *bytes = rest;
+            match step {
+                Step::Data(piece) => self.keep(piece)?,
+                Step::DataEnds => self.keep(b"\n")?,
+                Step::Ends => {
+                    if let Some(data) = self.rest() {
+                        return Ok(Some(data));
+                    }
+                }
+                Step::Comment | Step::Other | Step::Tail => {}
             }
         }
         Ok(None)
     }
 
-    /// What an end without a blank line leaves: an event that may or may not be whole.
+    /// The data of the event so far; at a stream's end without a blank line that's one that may or may not be whole.
     pub(super) fn rest(&mut self) -> Option<Vec<u8>> {
-        if !self.line.is_empty() {
-            self.end_line();
+        let mut data = std::mem::take(&mut self.data);
+        if data.is_empty() {
+            return None;
         }
-        self.end_line()
+        if data.last() == Some(&b'\n') {
+            data.pop();
+        }
+        Some(data)
     }
 
-    fn extend(&mut self, bytes: &[u8]) -> Result<(), Refused> {
-        if self.line.len() + self.data.len() + bytes.len() > MAX_EVENT {
+    fn keep(&mut self, piece: &[u8]) -> Result<(), Refused> {
+        if self.data.len() + piece.len() > MAX_EVENT {
             return Err(Refused::TooLong(MAX_EVENT));
         }
-        self.line.extend_from_slice(bytes);
+        self.data.extend_from_slice(piece);
         Ok(())
-    }
-
-    fn end_line(&mut self) -> Option<Vec<u8>> {
-        let mut line = self.line.as_slice();
-        if !std::mem::replace(&mut self.begun, true) {
-            line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-        }
-        if line.is_empty() {
-            self.line.clear();
-            let data = std::mem::take(&mut self.data);
-            return std::mem::take(&mut self.has_data).then_some(data);
-        }
-        if let Some(value) = line.strip_prefix(b"data")
-            && let Some(value) = value.strip_prefix(b":").or_else(|| value.is_empty().then_some(value))
-        {
-            if self.has_data {
-                self.data.push(b'\n');
-            }
-            self.has_data = true;
-            self.data.extend_from_slice(value.strip_prefix(b" ").unwrap_or(value));
-        }
-        self.line.clear();
-        None
     }
 }

@@ -36,7 +36,7 @@ impl Stream {
             Direction::ChatToMessages => To::Chat(ToChat::new(usage, now)),
             Direction::MessagesToChat => To::Messages(ToMessages::default()),
         };
-        Self { direction, sse: Sse::default(), to, left_out: LeftOut::default(), fault: None }
+        Self { direction, sse: Sse::new(), to, left_out: LeftOut::default(), fault: None }
     }
 
     /// Takes bytes of the provider's and appends what the client is to get. After a fault or the end it takes no more.

@@ -287,10 +287,17 @@ fn agree(snapshot: &Snapshot, all: &Whole, text: &str, question: &Question<'_>) 
     assert_eq!(matching(if forbids.is_empty() { "permit" } else { "forbid" }), reasons);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+/// How many sets of rules are tried: 5,000 of them are 100,000 calls.
+fn sets() -> u32 {
+    std::env::var("STRAIT_RULE_SETS")
+        .ok()
+        .map_or(60, |sets| sets.parse().expect("STRAIT_RULE_SETS is a number"))
+}
 
-    /// 60 sets of up to 30 rules, 20 calls on each.
+proptest! {
+    #![proptest_config(ProptestConfig { cases: sets(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Sets of up to 30 rules, 20 calls on each.
     #[test]
     fn case_84_the_index_answers_as_cedar_does_on_the_whole_set_and_explain_as_both(
         texts in prop::collection::vec(rule(), 1..30),
