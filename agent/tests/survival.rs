@@ -12,6 +12,7 @@
 
 mod survival {
     mod approvals;
+    mod budget;
     mod exposed;
     mod kernel;
     mod kills;
