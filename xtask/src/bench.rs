@@ -4,7 +4,9 @@
 //! Every subject answers the same load from the same origin across the same link, policy (a thousand rules) and record
 //! on. A peer that isn't installed is reported as missing, never as beaten.
 
+mod gateways;
 mod measure;
+mod model;
 mod peers;
 mod report;
 mod rows;
@@ -34,6 +36,9 @@ pub(crate) struct Args {
     /// Measure what `cargo build --release` left behind, without building again.
     #[arg(long)]
     as_built: bool,
+    /// Install LiteLLM and Portkey, which are large, and measure them too.
+    #[arg(long)]
+    peers: bool,
     /// Where the figures go as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -51,7 +56,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
         build::load_client()?;
     }
     interrupt::watch()?;
-    let site = Site::start(args.seconds)?;
+    if args.peers {
+        gateways::install()?;
+    }
+    let site = Site::start(args.seconds, args.peers)?;
     let mut report = Report::default();
     let mut broken = Vec::new();
     for row in rows::ROWS.iter().filter(|row| args.rows.is_empty() || args.rows.iter().any(|id| id == row.id))

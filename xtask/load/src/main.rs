@@ -1,12 +1,14 @@
-//! Loads that wrk can't make: TLS through CONNECT, new connections by the hundred, bulk transfers. The same client
-//! measures the direct path, the peers and Strait. One thread, so that it costs each of them the same.
+//! Loads that wrk can't make: TLS through CONNECT, new connections by the hundred, bulk transfers, streams of models.
+//! The same client measures the direct path, the peers and Strait. One thread, so that it costs each of them the same.
 //!
 //! Prints one JSON object: `{"count", "seconds", "p50Us", "p99Us", "bytes"}`.
 #![forbid(unsafe_code)]
 
 mod dial;
 mod http;
+mod model;
 mod serve;
+mod stream;
 
 use std::{
     path::PathBuf,
@@ -15,7 +17,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
-use rustix::net::{RecvFlags, recv};
+use rustix::{
+    net::{RecvFlags, recv},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use tokio::{io::AsyncReadExt, task::JoinSet};
 
 use self::dial::{Stream, Target};
@@ -47,6 +52,15 @@ enum Load {
         /// `ADDRESS:PORT`.
         listen: String,
     },
+    /// The origin of model calls: chat completions, whole or as streams.
+    Model {
+        /// `ADDRESS:PORT`.
+        listen: String,
+    },
+    /// Streams of chat completions, all at once.
+    Streams(stream::Args),
+    /// Streams of chat completions one after another, for their first chunks.
+    Firsts(stream::Args),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -84,6 +98,9 @@ fn main() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match Cli::parse().load {
         Load::Serve { listen } => serve::run(&listen),
+        Load::Model { listen } => runtime.block_on(model::serve(&listen)),
+        Load::Streams(args) => runtime.block_on(stream::together(args)),
+        Load::Firsts(args) => runtime.block_on(stream::firsts(args)),
         Load::KeepAlive(to) => runtime.block_on(many(to, keep_alive)),
         Load::New(to) => runtime.block_on(many(to, renew)),
         Load::Get(to) => runtime.block_on(get(to)),
@@ -206,4 +223,11 @@ fn print(mut sample: Sample, took: Duration) -> Result<()> {
 
 fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Lets this process have as many open files as it may: a thousand streams need more than a shell gives.
+fn raise_file_limit() {
+    let limits = getrlimit(Resource::Nofile);
+    // Where that fails, dialing says so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
 }

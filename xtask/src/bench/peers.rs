@@ -14,13 +14,14 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     exec, interrupt,
-    lab::internet::{BENCH, Internet, RESOLVER},
+    lab::internet::{BENCH, Internet, MODEL, RESOLVER},
 };
 
 /// Ports of the peers on the uplink's loopback.
 pub(super) const SQUID: u16 = 3128;
 pub(super) const SQUID_BUMP: u16 = 3129;
 pub(super) const TINYPROXY: u16 = 3130;
+pub(super) const NGINX: u16 = 3131;
 pub(super) const UNBOUND: u16 = 5301;
 pub(super) const DNSMASQ: u16 = 5300;
 /// Port of the bulk server at the origin.
@@ -31,6 +32,13 @@ pub(super) const BULK: u16 = 9000;
 pub(super) struct Peer {
     child: Child,
     pub(super) executable: PathBuf,
+}
+
+impl Peer {
+    /// The process that was started; `nsenter` has become it.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
 }
 
 impl Drop for Peer {
@@ -50,8 +58,8 @@ pub(super) struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    /// nginx and the bulk server, in the internet's namespace.
-    pub(super) fn origin(&self, load: &Path) -> Result<[Peer; 2]> {
+    /// nginx, the bulk server and the provider of models, in the internet's namespace.
+    pub(super) fn origin(&self, load: &Path) -> Result<[Peer; 3]> {
         let address = BENCH.1;
         let certificates = self.internet.trust_anchor();
         let at = certificates.parent().unwrap_or(self.dir).display();
@@ -73,7 +81,30 @@ impl Ground<'_> {
         let mut bulk = self.internet.inside(&load.display().to_string());
         bulk.args(["serve", &format!("{address}:{BULK}")]);
         let bulk = self.start(bulk, &load.display().to_string())?;
-        Ok([nginx, bulk])
+        let mut model = self.internet.inside(&load.display().to_string());
+        model.args(["model", &format!("{address}:{MODEL}")]);
+        let model = self.start(model, &load.display().to_string())?;
+        Ok([nginx, bulk, model])
+    }
+
+    /// nginx before the provider of models, which passes on what comes as it comes.
+    pub(super) fn nginx(&self) -> Result<Peer> {
+        let conf = format!(
+            "daemon off; master_process off; pid {dir}/proxy.pid; error_log {dir}/proxy.log;\n\
+             events {{ worker_connections 8192; }}\n\
+             http {{ access_log off; keepalive_requests 100000000;\n\
+             upstream model {{ server {address}:{MODEL}; keepalive 2048; }}\n\
+             server {{ listen 127.0.0.1:{NGINX}; location / {{ proxy_pass http://model; proxy_http_version 1.1;\n\
+             proxy_set_header Connection \"\"; proxy_buffering off; }} }} }}\n",
+            dir = self.dir.display(),
+            address = BENCH.1,
+        );
+        let conf = self.write("proxy.conf", &conf)?;
+        let mut nginx = self.uplink("nginx");
+        nginx.arg("-c").arg(conf);
+        let peer = self.start(nginx, "nginx")?;
+        self.wait_for_port(NGINX)?;
+        Ok(peer)
     }
 
     /// Squid with TLS interception; `None` if it isn't installed.
@@ -174,20 +205,20 @@ impl Ground<'_> {
         installed(program).map(|_| self.uplink(program))
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
         fs::write(&path, text).with_context(|| format!("can't write `{}`", path.display()))?;
         Ok(path)
     }
 
-    fn start(&self, mut command: Command, program: &str) -> Result<Peer> {
+    pub(super) fn start(&self, mut command: Command, program: &str) -> Result<Peer> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().with_context(|| format!("`{program}` can't be started"))?;
         let executable = installed(program).unwrap_or_else(|| program.into());
         Ok(Peer { child, executable: fs::canonicalize(&executable).unwrap_or(executable) })
     }
 
-    fn wait_for_port(&self, port: u16) -> Result<()> {
+    pub(super) fn wait_for_port(&self, port: u16) -> Result<()> {
         let started = Instant::now();
         while !exec::succeeds(self.uplink("nc").args([
             "-z",
@@ -195,8 +226,8 @@ impl Ground<'_> {
             &port.to_string(),
         ])) {
             interrupt::check()?;
-            if started.elapsed() > Duration::from_secs(10) {
-                bail!("nothing listens on port {port} after 10 s; see `{}`", self.dir.display());
+            if started.elapsed() > Duration::from_secs(60) {
+                bail!("nothing listens on port {port} after a minute; see `{}`", self.dir.display());
             }
             thread::sleep(Duration::from_millis(50));
         }

@@ -39,9 +39,9 @@ impl Report {
             let others: Vec<_> = cells
                 .iter()
                 .filter(|(subject, _)| **subject != Subject::Strait)
-                .map(|(subject, cell)| format!("{} {}", word(*subject), figure(*cell, row)))
+                .map(|(subject, cell)| format!("{} {}", word(*subject), figure(*subject, *cell, row)))
                 .collect();
-            let strait = figure(cells.get(&Subject::Strait).copied().flatten(), row);
+            let strait = figure(Subject::Strait, cells.get(&Subject::Strait).copied().flatten(), row);
             let judged = row.goal.judge(cells);
             let met = if judged.met { "met" } else { "not met" };
             text.push_str(&format!(
@@ -65,10 +65,10 @@ impl Report {
 
 fn row_json(row: &Row, cells: &Cells) -> serde_json::Value {
     let subject = |(subject, cell): (&Subject, &Option<Reading>)| {
-        let reading = cell.map(
-            |Reading { value, cpu_us, count }| json!({ "value": value, "cpuUs": cpu_us, "count": count }),
-        );
-        (word(*subject), reading.unwrap_or_else(|| json!("missing")))
+        let reading = cell.map(|Reading { value, cpu_us, count, p99 }| {
+            json!({ "value": value, "cpuUs": cpu_us, "count": count, "p99": p99 })
+        });
+        (word(*subject), reading.unwrap_or_else(|| json!(absent(*subject))))
     };
     let judged = row.goal.judge(cells);
     json!({
@@ -91,37 +91,58 @@ impl Goal {
             Self::AtLeast(share, of) => format!("≥ {share} × {}", word(*of)),
             Self::Added(most, over) => format!("≤ {} + {most}", word(*over)),
             Self::AtMost(most) => format!("≤ {most}"),
+            Self::Times(most, of) => format!("≤ {most} × {}", word(*of)),
         }
     }
 
     pub(super) fn judge(&self, cells: &Cells) -> Judged {
         let value = |subject: Subject| cells.get(&subject).copied().flatten().map(|reading| reading.value);
-        let missing = || Judged { met: false, found: "missing".to_owned() };
-        let Some(strait) = value(Subject::Strait) else { return missing() };
+        let without = |subject| Judged { met: false, found: absent(subject).to_owned() };
+        let Some(strait) = value(Subject::Strait) else { return without(Subject::Strait) };
         match self {
-            Self::AtLeast(share, of) => value(*of).map_or_else(missing, |other| {
-                let ratio = strait / other;
-                Judged { met: ratio >= *share, found: format!("{ratio:.2} ×") }
-            }),
-            Self::Added(most, over) => value(*over).map_or_else(missing, |other| Judged {
-                met: strait - other <= *most,
-                found: format!("{:+.1}", strait - other),
-            }),
+            Self::AtLeast(share, of) => value(*of).map_or_else(
+                || without(*of),
+                |other| {
+                    let ratio = strait / other;
+                    Judged { met: ratio >= *share, found: format!("{ratio:.2} ×") }
+                },
+            ),
+            Self::Times(most, of) => value(*of).map_or_else(
+                || without(*of),
+                |other| {
+                    let ratio = strait / other;
+                    Judged { met: ratio <= *most, found: format!("{ratio:.2} ×") }
+                },
+            ),
+            Self::Added(most, over) => value(*over).map_or_else(
+                || without(*over),
+                |other| Judged { met: strait - other <= *most, found: format!("{:+.1}", strait - other) },
+            ),
             Self::AtMost(most) => Judged { met: strait <= *most, found: format!("{strait:.1}") },
         }
     }
 }
 
-fn figure(cell: Option<Reading>, row: &Row) -> String {
-    let Some(reading) = cell else { return "missing".to_owned() };
+/// Why there is no figure.
+fn absent(subject: Subject) -> &'static str {
+    match subject {
+        Subject::LiteLlm | Subject::Portkey => "not run",
+        _ => "missing",
+    }
+}
+
+fn figure(subject: Subject, cell: Option<Reading>, row: &Row) -> String {
+    let Some(reading) = cell else { return absent(subject).to_owned() };
     let value = if reading.value >= 1000.0 {
         format!("{:.0}", reading.value)
     } else {
         format!("{:.2}", reading.value)
     };
-    match reading.cpu_us {
-        Some(cpu) if row.shows_cpu => format!("{value} ({cpu:.0} µs CPU)"),
-        _ => value,
+    let p99 = reading.p99.map(|p99| format!("p99 {p99:.0}"));
+    let cpu = reading.cpu_us.filter(|_| row.shows_cpu).map(|cpu| format!("{cpu:.0} µs CPU"));
+    match [p99, cpu].into_iter().flatten().collect::<Vec<_>>().join(", ") {
+        more if more.is_empty() => value,
+        more => format!("{value} ({more})"),
     }
 }
 
@@ -133,6 +154,9 @@ fn word(subject: Subject) -> &'static str {
         Subject::Unbound => "unbound",
         Subject::Dnsmasq => "dnsmasq",
         Subject::Runc => "runc",
+        Subject::Nginx => "nginx",
+        Subject::LiteLlm => "litellm",
+        Subject::Portkey => "portkey",
         Subject::Strait => "strait",
     }
 }
@@ -152,6 +176,8 @@ mod tests {
         assert!(!Goal::AtLeast(0.4, Subject::Direct).judge(&cells(Some(100.0), 30.0)).met);
         assert!(Goal::Added(120.0, Subject::Direct).judge(&cells(Some(50.0), 160.0)).met);
         assert!(!Goal::Added(100.0, Subject::Direct).judge(&cells(Some(50.0), 160.0)).met);
+        assert!(Goal::Times(1.15, Subject::Direct).judge(&cells(Some(100.0), 114.0)).met);
+        assert!(!Goal::Times(1.15, Subject::Direct).judge(&cells(Some(100.0), 116.0)).met);
         assert!(!Goal::AtMost(29.0).judge(&cells(None, 30.0)).met);
     }
 
@@ -159,5 +185,7 @@ mod tests {
     fn a_missing_peer_is_not_beaten() {
         let judged = Goal::AtLeast(0.1, Subject::Direct).judge(&cells(None, 30.0));
         assert_eq!((judged.met, judged.found.as_str()), (false, "missing"));
+        let judged = Goal::AtLeast(10.0, Subject::Portkey).judge(&cells(None, 30.0));
+        assert_eq!((judged.met, judged.found.as_str()), (false, "not run"));
     }
 }

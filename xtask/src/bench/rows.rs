@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{
     measure::{Dnsperf, Load, Reading, Wrk, cpu_us, memory_mib},
+    model,
     peers::{BULK, DNSMASQ, SQUID, SQUID_BUMP, TINYPROXY, UNBOUND},
     report::Cells,
     site::{Site, Subject},
@@ -26,6 +27,8 @@ pub(super) enum Goal {
     Added(f64, Subject),
     /// At most.
     AtMost(f64),
+    /// At most so many times the other's figure.
+    Times(f64, Subject),
 }
 
 type Measure = fn(&Site, Subject) -> Result<Reading>;
@@ -42,7 +45,7 @@ pub(super) struct Row {
     measure: Measure,
 }
 
-use Subject::{Direct, Dnsmasq, Runc, Squid, Strait, Tinyproxy, Unbound};
+use Subject::{Direct, Dnsmasq, LiteLlm, Nginx, Portkey, Runc, Squid, Strait, Tinyproxy, Unbound};
 
 const fn row(id: &'static str, what: &'static str, unit: &'static str, goal: Goal) -> Row {
     Row { id, what, unit, shows_cpu: false, goal, subjects: &[Strait], measure: |_, _| bail!("no measure") }
@@ -81,6 +84,23 @@ pub(super) const ROWS: &[Row] = &[
     row("M1", "call of an MCP tool with 2 KB, median", "µs", Goal::Added(150.0, Direct))
         .on(&[Direct, Strait], mcp_call)
         .with_cpu(),
+    row("L1", "call of a model with an answer of 2 KB, median", "µs", Goal::Added(120.0, Direct))
+        .on(&[Direct, Nginx, LiteLlm, Portkey, Strait], model::call)
+        .with_cpu(),
+    row("L1b", "calls of a model, 16 connections", "calls/CPU second", Goal::AtLeast(100.0, LiteLlm))
+        .on(&[LiteLlm, Strait], model::calls_a_cpu_second),
+    row("L1c", "calls of a model, 16 connections", "calls/CPU second", Goal::AtLeast(10.0, Portkey))
+        .on(&[Nginx, Portkey, Strait], model::calls_a_cpu_second),
+    row("L2", "a chunk on its way, 1 stream, median", "µs", Goal::Added(100.0, Direct))
+        .on(&[Direct, Nginx, Strait], |site, on| model::chunk(site, on, model::ONE))
+        .with_cpu(),
+    row("L2b", "first chunk of a stream, median", "µs", Goal::Added(500.0, Direct))
+        .on(&[Direct, Nginx, Strait], model::first),
+    row("L2c", "a chunk on its way, 50 streams, median", "µs", Goal::Times(1.15, Nginx))
+        .on(&[Direct, Nginx, Strait], |site, on| model::chunk(site, on, model::FIFTY))
+        .with_cpu(),
+    row("L2d", "CPU of a chunk in 1,000 streams or 50, of that in 1", "times", Goal::AtMost(1.25))
+        .on(&[Nginx, Strait], model::flatness),
     row("T1", "TCP stream of 2 GiB", "GB/s", Goal::AtLeast(2.0, Squid))
         .on(&[Direct, Squid, Tinyproxy, Strait], bulk),
     row("T2", "memory growth by a body of 2 GiB", "MiB", Goal::AtMost(8.0)).on(&[Squid, Strait], growth),
@@ -127,7 +147,12 @@ fn with_cpu(site: &Site, on: Subject, load: impl FnOnce() -> Result<(f64, f64)>)
     let before = cpu_us(&pids);
     let (value, count) = load()?;
     let used = cpu_us(&pids) - before;
-    Ok(Reading { value, count, cpu_us: (!pids.is_empty() && count > 0.0).then_some(used / count) })
+    Ok(Reading {
+        value,
+        count,
+        cpu_us: (!pids.is_empty() && count > 0.0).then_some(used / count),
+        ..Reading::default()
+    })
 }
 
 fn wrk(site: &Site, on: Subject, connections: u32) -> Command {
@@ -235,7 +260,7 @@ fn growth(site: &Site, on: Subject) -> Result<Reading> {
         bail!("{got} bytes arrived instead of {GIB2}");
     }
     let value = (memory_mib(&pids, "VmHWM") - before).max(0.0);
-    Ok(Reading { value, cpu_us: None, count: 1.0 })
+    Ok(Reading { value, count: 1.0, ..Reading::default() })
 }
 
 /// Rate, and latency of the same load.
@@ -253,7 +278,7 @@ fn dns(site: &Site, on: Subject, how: &str) -> Result<(Reading, Reading)> {
     let mut latency = Reading::default();
     let rate = with_cpu(site, on, || {
         let done = Dnsperf::read(&mut site.shell(on, &script))?;
-        latency = Reading { value: done.average_us, cpu_us: None, count: done.count };
+        latency = Reading { value: done.average_us, count: done.count, ..Reading::default() };
         Ok((done.per_second, done.count))
     })?;
     Ok((rate, latency))
@@ -293,7 +318,7 @@ fn kernel_hooks(site: &Site, _: Subject) -> Result<Reading> {
     if calls == 0.0 {
         bail!("no kernel program of the instance ran");
     }
-    Ok(Reading { value: time / calls, cpu_us: None, count: calls })
+    Ok(Reading { value: time / calls, count: calls, ..Reading::default() })
 }
 
 /// What a kernel program of the instance has cost.
@@ -354,17 +379,17 @@ fn run_start(site: &Site, on: Subject) -> Result<Reading> {
         };
         let started = Instant::now();
         exec::read(&mut command)?;
-        times.push(Reading { value: millis(started.elapsed()), cpu_us: None, count: 1.0 });
+        times.push(Reading { value: millis(started.elapsed()), count: 1.0, ..Reading::default() });
     }
     median(times).context("nothing was measured")
 }
 
 fn ready(site: &Site, _: Subject) -> Result<Reading> {
-    Ok(Reading { value: millis(site.start_another()?), cpu_us: None, count: 1.0 })
+    Ok(Reading { value: millis(site.start_another()?), count: 1.0, ..Reading::default() })
 }
 
 fn resident(site: &Site, on: Subject) -> Result<Reading> {
-    Ok(Reading { value: memory_mib(&site.pids(on), "VmRSS"), cpu_us: None, count: 1.0 })
+    Ok(Reading { value: memory_mib(&site.pids(on), "VmRSS"), count: 1.0, ..Reading::default() })
 }
 
 fn millis(time: Duration) -> f64 {

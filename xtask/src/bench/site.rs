@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use super::{
-    measure,
+    measure, model,
     peers::{Ground, Peer},
 };
 use crate::{
@@ -35,6 +35,9 @@ pub(super) enum Subject {
     Unbound,
     Dnsmasq,
     Runc,
+    Nginx,
+    LiteLlm,
+    Portkey,
     Strait,
 }
 
@@ -45,7 +48,10 @@ pub(super) struct Site {
     tinyproxy: Option<Peer>,
     unbound: Option<Peer>,
     dnsmasq: Option<Peer>,
-    _origin: [Peer; 2],
+    nginx: Peer,
+    litellm: Option<Peer>,
+    portkey: Option<Peer>,
+    _origin: [Peer; 3],
     pub(super) installation: Installation,
     pub(super) internet: Internet,
     pub(super) seconds: u32,
@@ -54,7 +60,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    pub(super) fn start(seconds: u32) -> Result<Self> {
+    pub(super) fn start(seconds: u32, others: bool) -> Result<Self> {
         let base =
             tempfile::Builder::new().prefix("strait-bench-").tempdir().context("no temporary folder")?;
         fs::set_permissions(base.path(), fs::Permissions::from_mode(0o755))?;
@@ -67,16 +73,23 @@ impl Site {
         fs::write(installation.workspace().join("names"), names())?;
         fs::write(installation.workspace().join("forward.lua"), forward())?;
         fs::write(installation.workspace().join("tool.lua"), tool())?;
+        fs::write(installation.workspace().join("model.lua"), model::script())?;
         let peers = base.path().join("peers");
         fs::create_dir_all(&peers)?;
         let ground = Ground { dir: &peers, internet: &internet };
         let (origin, squid, tinyproxy) = (ground.origin(&load)?, ground.squid()?, ground.tinyproxy()?);
         let (dnsmasq, unbound) = (ground.dnsmasq()?, ground.unbound()?);
+        let nginx = ground.nginx()?;
+        let litellm = others.then(|| ground.litellm()).transpose()?;
+        let portkey = others.then(|| ground.portkey()).transpose()?;
         Ok(Self {
             squid,
             tinyproxy,
             unbound,
             dnsmasq,
+            nginx,
+            litellm,
+            portkey,
             _origin: origin,
             installation,
             internet,
@@ -99,7 +112,12 @@ impl Site {
                 .flat_map(|binary| measure::pids(binary))
                 .collect();
         }
-        self.peer(subject).map(|peer| measure::pids(&peer.executable)).unwrap_or_default()
+        let Some(peer) = self.peer(subject) else { return Vec::new() };
+        match subject {
+            // Their executables run other things too.
+            Subject::Nginx | Subject::LiteLlm | Subject::Portkey => vec![peer.pid()],
+            _ => measure::pids(&peer.executable),
+        }
     }
 
     /// A shell command where the load of a subject runs: in a run for Strait, at the uplink for the others.
@@ -117,6 +135,11 @@ impl Site {
         };
         command.arg("-c").arg(script).current_dir(self.installation.workspace());
         command
+    }
+
+    /// A file for what a load complains of.
+    pub(super) fn log(&self, load: &str) -> PathBuf {
+        self.peers.join(format!("{load}.log"))
     }
 
     /// A PEM file with what the client of a subject must trust, as the shell sees it.
@@ -190,6 +213,9 @@ impl Site {
             Subject::Tinyproxy => self.tinyproxy.as_ref(),
             Subject::Unbound => self.unbound.as_ref(),
             Subject::Dnsmasq => self.dnsmasq.as_ref(),
+            Subject::Nginx => Some(&self.nginx),
+            Subject::LiteLlm => self.litellm.as_ref(),
+            Subject::Portkey => self.portkey.as_ref(),
             Subject::Direct | Subject::Runc | Subject::Strait => None,
         }
     }

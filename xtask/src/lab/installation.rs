@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use super::{
-    internet::{BENCH, Internet, RESOLVER},
+    internet::{BENCH, Internet, MODEL, RESOLVER},
     sweep,
 };
 use crate::{exec, interrupt, workspace};
@@ -163,12 +163,17 @@ version = "1"
 [tools.bench]
 kind = "mcp"
 url = "http://{}/mcp"
+
+[providers.bench]
+api = "openai"
+url = "http://{}:{MODEL}"
 "#,
             run_dir.display(),
             at("state"),
             at("lib"),
             internet.uplink().display(),
             internet.trust_anchor().display(),
+            BENCH.0,
             BENCH.0,
         );
         Ok(text)

@@ -30,6 +30,8 @@ pub(crate) const ZONE: &[(&str, &str)] = &[
 ];
 /// The benchmarks' origin: it has an address and a name, and no server until they start theirs.
 pub(crate) const BENCH: (&str, &str) = ("bench.example.com", "93.184.215.80");
+/// Port at the benchmarks' origin where models are asked.
+pub(crate) const MODEL: u16 = 9001;
 /// The resolver that the gateway asks.
 pub(crate) const RESOLVER: &str = "93.184.215.53";
 /// Ends of the link between the two namespaces.
