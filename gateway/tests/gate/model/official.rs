@@ -49,7 +49,10 @@ async fn aimock() -> Server {
 async fn fakellm() -> Server {
     Server::start(|| {
         let mut command = Command::new("sh");
-        let line = format!("exec py/bin/fakellm serve --host {GATEWAY} --port $PORT");
+        // It wants a configuration, and writes one.
+        let line = format!(
+            "test -e fakellm.yaml || py/bin/fakellm init; exec py/bin/fakellm serve --host {GATEWAY} --port $PORT"
+        );
         command.current_dir(parts()).args(["-c", &line]);
         command
     })
