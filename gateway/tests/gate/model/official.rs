@@ -49,7 +49,10 @@ async fn aimock() -> Server {
 async fn fakellm() -> Server {
     Server::start(|| {
         let mut command = Command::new("sh");
-        let line = format!("exec py/bin/fakellm serve --host {GATEWAY} --port $PORT");
+        // It wants a configuration, and writes one.
+        let line = format!(
+            "test -e fakellm.yaml || py/bin/fakellm init; exec py/bin/fakellm serve --host {GATEWAY} --port $PORT"
+        );
         command.current_dir(parts()).args(["-c", &line]);
         command
     })
@@ -103,7 +106,7 @@ async fn saw(script: &str, to: Result<u16, Ipv4Addr>) -> Value {
     }
     drop(stdin);
     let output =
-        tokio::time::timeout(Duration::from_secs(120), child.wait_with_output()).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(300), child.wait_with_output()).await.unwrap().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     serde_json::from_str(&text)
         .unwrap_or_else(|_| panic!("{}\n{text}\n{}", output.status, String::from_utf8_lossy(&output.stderr)))
