@@ -19,6 +19,8 @@ mod counted;
 mod official;
 #[path = "model/provider.rs"]
 pub mod provider;
+#[path = "model/routed.rs"]
+mod routed;
 
 const KEY: &str = "sk-live-16C7e42F292c6912E7710c8383";
 const CHAT: &str = r#"{"model":"gpt-5","messages":[{"role":"user","content":"hi"}]}"#;
