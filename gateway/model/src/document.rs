@@ -20,9 +20,12 @@ const MAX_DEPTH: usize = 100;
 /// one of these is refused.
 const KNOWN: &[&str] = &[
     "background",
+    "best_of",
     "cachedContent",
     "container",
     "contents",
+    "generateContentRequest",
+    "generationConfig",
     "include",
     "input",
     "max_completion_tokens",
@@ -31,11 +34,13 @@ const KNOWN: &[&str] = &[
     "mcp_servers",
     "messages",
     "model",
+    "n",
     "parallel_tool_calls",
     "prompt",
     "stream",
     "stream_options",
     "system",
+    "systemInstruction",
     "tool_choice",
     "toolConfig",
     "tools",
@@ -217,19 +222,24 @@ impl Document {
         Ok(most.map(|most| most.saturating_mul(choices.max(1))))
     }
 
+    /// Gemini's limit, of every candidate together.
     fn generation_limit(&self) -> Result<Option<u64>, DocumentError> {
         let config = self.get("generationConfig").or_else(|| self.get("generation_config"));
         let Some(config) = config.filter(|text| *text != "null") else { return Ok(None) };
-        let found = members(config)?
-            .into_iter()
-            .find(|member| matches!(member.name.as_str(), "maxOutputTokens" | "max_output_tokens"));
-        let text = found.and_then(|member| config.get(member.value));
-        text.map_or(Ok(None), |text| {
-            serde_json::from_str(text).map_err(|_| DocumentError::WrongType {
-                member: "generationConfig.maxOutputTokens".to_owned(),
-                wanted: "a whole number",
+        let parts = members(config)?;
+        once_in_any_spelling(&parts, "generationConfig")?;
+        let number = |name: &str| -> Result<Option<u64>, DocumentError> {
+            let found = parts.iter().find(|member| snake_case(&member.name) == name);
+            let text = found.and_then(|member| config.get(member.value.clone()));
+            text.map_or(Ok(None), |text| {
+                serde_json::from_str(text).map_err(|_| DocumentError::WrongType {
+                    member: format!("generationConfig.{name}"),
+                    wanted: "a whole number",
+                })
             })
-        })
+        };
+        let candidates = number("candidate_count")?.unwrap_or(1).max(1);
+        Ok(number("max_output_tokens")?.map(|most| most.saturating_mul(candidates)))
     }
 
     /// Puts `json`, which must be JSON, in the place of a member's value, or behind the last member.
@@ -308,6 +318,36 @@ pub(crate) fn members(text: &str) -> Result<Vec<Member>, DocumentError> {
 pub(crate) fn elements(text: &str) -> Result<Vec<Range<usize>>, DocumentError> {
     let list: Vec<&RawValue> = serde_json::from_str(text).map_err(malformed)?;
     Ok(list.into_iter().map(|element| place(text, element.get())).collect())
+}
+
+/// Gemini reads names in camel and in snake case: none may stand in both.
+///
+/// # Errors
+/// [`DocumentError::Duplicate`], named as in the object `of`.
+pub(crate) fn once_in_any_spelling(parts: &[Member], of: &str) -> Result<(), DocumentError> {
+    let mut seen = HashSet::with_capacity(parts.len());
+    match parts.iter().find(|member| !seen.insert(snake_case(&member.name))) {
+        Some(twice) => Err(DocumentError::Duplicate(format!("{of}.{}", twice.name))),
+        None => Ok(()),
+    }
+}
+
+/// An array with each element that `edit` gives a text for replaced by it.
+///
+/// # Errors
+/// [`DocumentError::Malformed`] and those of `edit`.
+pub(crate) fn each(
+    list: &str,
+    mut edit: impl FnMut(&str) -> Result<Option<String>, DocumentError>,
+) -> Result<String, DocumentError> {
+    let mut text = list.to_owned();
+    // From behind, so that the places before stay true.
+    for range in elements(list)?.into_iter().rev() {
+        if let Some(edited) = edit(list.get(range.clone()).unwrap_or_default())? {
+            text.replace_range(range, &edited);
+        }
+    }
+    Ok(text)
 }
 
 /// `text`, an object or array whose parts stand at `parts`, without those that `gone` picks. Parts that stay keep the

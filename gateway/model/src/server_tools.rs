@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     api::{Dialect, Operation},
-    document::{Document, DocumentError},
+    document::{Document, DocumentError, Member, members},
 };
 
 mod anthropic;
@@ -128,6 +128,33 @@ fn name(kind: &str) -> String {
         parts.pop();
     }
     parts.join("_")
+}
+
+/// Members of an entry of `tools`: each once, and `type` in no other case.
+fn entry_members(entry: &str, at: usize) -> Result<Vec<Member>, DocumentError> {
+    let parts = members(entry).map_err(|error| match error {
+        DocumentError::NotObject => wrong(format!("tools[{at}]"), "an object"),
+        DocumentError::Duplicate(name) => DocumentError::Duplicate(format!("tools[{at}].{name}")),
+        other => other,
+    })?;
+    let odd = parts.iter().find(|member| member.name != "type" && member.name.eq_ignore_ascii_case("type"));
+    match odd {
+        Some(odd) => {
+            Err(DocumentError::Spelling { found: format!("tools[{at}].{}", odd.name), known: "type" })
+        }
+        None => Ok(parts),
+    }
+}
+
+/// The text of a member's value.
+fn value<'t>(text: &'t str, members: &[Member], name: &str) -> Option<&'t str> {
+    let member = members.iter().find(|member| member.name == name)?;
+    text.get(member.value.clone())
+}
+
+/// Whether a tool finds other tools, which are kept from the model (`defer_loading`) until it does.
+fn finds_tools(name: &str) -> bool {
+    name.starts_with("tool_search")
 }
 
 /// A JSON value as text, if it is a string.

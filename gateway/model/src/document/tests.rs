@@ -92,3 +92,16 @@ proptest! {
         prop_assert_eq!(left.keys().collect::<Vec<_>>(), wanted);
     }
 }
+
+#[test]
+fn gemini_limits_count_for_every_candidate_and_stand_once() {
+    let limit = |config: &str| {
+        let text = format!(r#"{{"generationConfig":{config}}}"#);
+        read(&text).unwrap().max_output(Operation::Generate)
+    };
+    assert_eq!(limit(r#"{"maxOutputTokens":7}"#), Ok(Some(7)));
+    assert_eq!(limit(r#"{"max_output_tokens":7,"candidateCount":3}"#), Ok(Some(21)));
+    assert_eq!(limit("{}"), Ok(None));
+    let twice = limit(r#"{"maxOutputTokens":7,"max_output_tokens":60000}"#);
+    assert!(matches!(twice, Err(DocumentError::Duplicate(_))), "{twice:?}");
+}

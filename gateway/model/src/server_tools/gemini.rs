@@ -1,9 +1,11 @@
 //! Gemini's tools: each entry of `tools` holds functions of the client's, or members that name Gemini's own.
 
-use std::{collections::HashSet, ops::Range};
+use std::ops::Range;
 
 use super::{At, Offered, wrong};
-use crate::document::{Document, DocumentError, Member, elements, members, snake_case, spans, without};
+use crate::document::{
+    Document, DocumentError, Member, elements, members, once_in_any_spelling, snake_case, spans, without,
+};
 
 /// Members of an entry that the client runs, in snake case.
 const CLIENT: [&str; 2] = ["function_declarations", "computer_use"];
@@ -46,7 +48,7 @@ pub(super) fn strip(document: &mut Document, gone: &[&Offered]) -> Result<(), Do
             gone.iter()
                 .any(|offer| matches!(&offer.at, At::ToolMember(entry, gone) if *entry == at && gone == name))
         };
-        functions |= parts.iter().any(|member| snake_case(&member.name) == "function_declarations");
+        functions |= parts.iter().any(|member| CLIENT.contains(&snake_case(&member.name).as_str()));
         let left = (0..parts.len()).filter(|part| !is_out(*part)).count();
         let touched = left < parts.len();
         entries.push((touched && left == 0, touched.then(|| without(entry, &spans(&parts), is_out))));
@@ -61,10 +63,21 @@ pub(super) fn strip(document: &mut Document, gone: &[&Offered]) -> Result<(), Do
         text = without(&text, &places, kept);
         document.set("tools", &text)?;
     }
-    if !functions {
-        // How functions are to be called says nothing without any, and is refused.
-        document.remove("toolConfig")?;
-        document.remove("tool_config")?;
+    if functions { Ok(()) } else { mend_config(document) }
+}
+
+/// How functions are to be called says nothing without any, and is refused; where maps are looked at stays.
+fn mend_config(document: &mut Document) -> Result<(), DocumentError> {
+    for name in ["toolConfig", "tool_config"] {
+        let Some(config) = document.get(name).filter(|config| config.starts_with('{')) else { continue };
+        let mut config = Document::read(config.as_bytes().to_vec())?;
+        config.remove("functionCallingConfig")?;
+        config.remove("function_calling_config")?;
+        if config.names().next().is_none() {
+            document.remove(name)?;
+        } else {
+            document.set(name, config.as_str())?;
+        }
     }
     Ok(())
 }
@@ -91,9 +104,6 @@ fn places(tools: &str) -> Result<Vec<Range<usize>>, DocumentError> {
 
 fn entry_members(entry: &str, at: usize) -> Result<Vec<Member>, DocumentError> {
     let parts = members(entry)?;
-    let mut seen = HashSet::new();
-    match parts.iter().find(|member| !seen.insert(snake_case(&member.name))) {
-        Some(twice) => Err(DocumentError::Duplicate(format!("tools[{at}].{}", twice.name))),
-        None => Ok(parts),
-    }
+    once_in_any_spelling(&parts, &format!("tools[{at}]"))?;
+    Ok(parts)
 }

@@ -1,13 +1,22 @@
 //! OpenAI's tools, of chat completions and of responses.
 
-use super::{At, Offered, anthropic::value, text, wrong};
+use super::{At, Offered, entry_members, finds_tools, name, text, value, wrong};
 use crate::{
     api::Operation,
-    document::{Document, DocumentError, Member, elements, members, without},
+    document::{Document, DocumentError, Member, each, elements, members, without},
 };
 
 /// Types that the client runs.
 const CLIENT: [&str; 4] = ["function", "custom", "local_shell", "apply_patch"];
+/// Members that have the provider search or more without any tool: OpenAI's own, and those of providers that speak its
+/// API (xAI, Groq, Qwen, OpenRouter).
+const MEMBERS: [(&str, &str); 5] = [
+    ("web_search_options", "web_search"),
+    ("search_parameters", "web_search"),
+    ("search_settings", "web_search"),
+    ("enable_search", "web_search"),
+    ("plugins", "plugins"),
+];
 /// Tools inside of tools that are looked into.
 const MAX_NESTING: usize = 4;
 
@@ -16,11 +25,15 @@ pub(super) fn offered(operation: Operation, document: &Document) -> Result<Vec<O
     if let Some(tools) = document.get("tools").filter(|tools| *tools != "null") {
         walk(tools, &mut Vec::new(), &mut found)?;
     }
-    if operation == Operation::Chat && document.get("web_search_options").is_some_and(|value| value != "null")
-    {
-        let mut offer = Offered::new("web_search_options", At::Member("web_search_options"));
-        offer.name = "web_search".to_owned();
-        found.push(offer);
+    if operation == Operation::Responses {
+        loaded(document, &mut found)?;
+    }
+    for (member, name) in MEMBERS {
+        if document.get(member).is_some_and(|value| !["null", "false"].contains(&value)) {
+            let mut offer = Offered::new(member, At::Member(member));
+            offer.name = name.to_owned();
+            found.push(offer);
+        }
     }
     if let Some(model) = document.model()? {
         found.extend(model_that_searches(&model));
@@ -40,13 +53,37 @@ pub(super) fn offered(operation: Operation, document: &Document) -> Result<Vec<O
 /// Models that go to the web by themselves.
 fn model_that_searches(model: &str) -> Option<Offered> {
     let model = model.to_ascii_lowercase();
-    let searches =
-        model.contains("-search-preview") || model.contains("-search-api") || model.contains("deep-research");
-    searches.then(|| {
+    let searches = ["-search-preview", "-search-api", "deep-research", ":online"];
+    searches.iter().any(|part| model.contains(part)).then(|| {
         let mut offer = Offered::new(&model, At::Fixed);
         offer.name = "web_search".to_owned();
         offer
     })
+}
+
+/// Tools that come with what a search of the client's has found: offered like the others, but part of the talk.
+fn loaded(document: &Document, found: &mut Vec<Offered>) -> Result<(), DocumentError> {
+    let Some(input) = document.get("input").filter(|input| input.starts_with('[')) else { return Ok(()) };
+    // A name of other letters than these has an escape in it.
+    let may_hold = |part: &str| memchr::memmem::find(input.as_bytes(), part.as_bytes()).is_some();
+    if !may_hold("\"tools\"") && !may_hold("\\u") {
+        return Ok(());
+    }
+    for (at, range) in elements(input)?.into_iter().enumerate() {
+        let item = input.get(range).filter(|item| item.starts_with('{')).unwrap_or("{}");
+        let parts = members(item).map_err(|error| match error {
+            DocumentError::Duplicate(name) => DocumentError::Duplicate(format!("input[{at}].{name}")),
+            other => other,
+        })?;
+        // What a server of the request listed is told, not offered.
+        let told = value(item, &parts, "type").and_then(text).as_deref() == Some("mcp_list_tools");
+        if let Some(tools) = value(item, &parts, "tools").filter(|tools| !told && *tools != "null") {
+            let mut inner = Vec::new();
+            walk(tools, &mut Vec::new(), &mut inner)?;
+            found.extend(inner.into_iter().map(|offer| Offered { at: At::Fixed, ..offer }));
+        }
+    }
+    Ok(())
 }
 
 fn walk(tools: &str, path: &mut Vec<usize>, found: &mut Vec<Offered>) -> Result<(), DocumentError> {
@@ -65,9 +102,7 @@ fn walk(tools: &str, path: &mut Vec<usize>, found: &mut Vec<Offered>) -> Result<
             }
         } else if !runs_at_client(&kind, entry, &parts) {
             let mut offer = Offered::new(&kind, At::Tool(path.clone()));
-            offer.url = ["server_url", "connector_id"]
-                .iter()
-                .find_map(|name| value(entry, &parts, name).and_then(text));
+            offer.url = value(entry, &parts, "server_url").and_then(text);
             offer.domains = domains(entry, &parts);
             found.push(offer);
         }
@@ -76,14 +111,19 @@ fn walk(tools: &str, path: &mut Vec<usize>, found: &mut Vec<Offered>) -> Result<
     Ok(())
 }
 
-/// `shell` runs where its environment says.
+/// `shell` runs where its environment says, `tool_search` where its execution does.
 fn runs_at_client(kind: &str, entry: &str, parts: &[Member]) -> bool {
     let local = || {
         let environment = value(entry, parts, "environment")?;
         let parts = members(environment).ok()?;
         value(environment, &parts, "type").and_then(text)
     };
-    CLIENT.contains(&kind) || (kind == "shell" && local().as_deref() == Some("local"))
+    let execution = || value(entry, parts, "execution").and_then(text);
+    match kind {
+        "shell" => local().as_deref() == Some("local"),
+        "tool_search" => execution().as_deref() == Some("client"),
+        _ => CLIENT.contains(&kind),
+    }
 }
 
 fn domains(entry: &str, parts: &[Member]) -> Vec<String> {
@@ -113,8 +153,12 @@ pub(super) fn strip(document: &mut Document, gone: &[&Offered]) -> Result<(), Do
             document.remove(name)?;
         }
     } else {
+        let kept = kinds(&left)?;
+        let search_kept = kept.iter().any(|(kind, _)| finds_tools(kind));
+        let search_gone = !search_kept && gone.iter().any(|offer| finds_tools(&offer.name));
+        let left = if search_gone { undeferred(&left)? } else { left };
         document.set("tools", &left)?;
-        mend_choice(document, gone)?;
+        mend_choice(document, gone, &kept)?;
     }
     mend_include(document, gone)
 }
@@ -143,37 +187,93 @@ fn pruned(tools: &str, paths: &[&[usize]]) -> Result<String, DocumentError> {
     Ok(without(&text, &places, |at| out.get(at).copied().unwrap_or(false)))
 }
 
+/// Tools that wait for a search, without waiting.
+fn undeferred(tools: &str) -> Result<String, DocumentError> {
+    each(tools, |entry| {
+        let mut tool = Document::read(entry.as_bytes().to_vec())?;
+        tool.remove("defer_loading")?;
+        if let Some(inner) = tool.get("tools").filter(|inner| inner.starts_with('[')) {
+            let inner = undeferred(inner)?;
+            tool.set("tools", &inner)?;
+        }
+        Ok((tool.as_str() != entry).then(|| tool.as_str().to_owned()))
+    })
+}
+
+/// What each tool is, and which server it is of.
+type Kind = (String, Option<String>);
+
+/// Those of a list, namespaces looked into.
+fn kinds(tools: &str) -> Result<Vec<Kind>, DocumentError> {
+    let mut found = Vec::new();
+    for range in elements(tools)? {
+        let entry = tools.get(range).unwrap_or_default();
+        let parts = members(entry)?;
+        if let Some(inner) = value(entry, &parts, "tools").filter(|inner| inner.starts_with('[')) {
+            found.extend(kinds(inner)?);
+        }
+        found.push(kind_of(entry, &parts));
+    }
+    Ok(found)
+}
+
+fn kind_of(entry: &str, parts: &[Member]) -> Kind {
+    let kind = value(entry, parts, "type").and_then(text).unwrap_or_default();
+    (name(&kind), value(entry, parts, "server_label").and_then(text))
+}
+
+/// Whether a choice or a part of one speaks of what is gone and nothing of its kind is left.
+fn speaks_of_gone(entry: &str, gone: &[&Offered], kept: &[Kind]) -> bool {
+    let Ok(parts) = members(entry) else { return false };
+    let (kind, label) = kind_of(entry, &parts);
+    let left = kept.iter().any(|(of, at)| *of == kind && (label.is_none() || *at == label));
+    !CLIENT.contains(&kind.as_str()) && !left && gone.iter().any(|offer| offer.name == kind)
+}
+
 /// A choice of what is gone becomes one that the model makes.
-fn mend_choice(document: &mut Document, gone: &[&Offered]) -> Result<(), DocumentError> {
+fn mend_choice(document: &mut Document, gone: &[&Offered], kept: &[Kind]) -> Result<(), DocumentError> {
     let Some(choice) = document.get("tool_choice").filter(|choice| choice.starts_with('{')) else {
         return Ok(());
     };
-    let parts = members(choice)?;
-    let kind = value(choice, &parts, "type").and_then(text).unwrap_or_default();
-    if kind != "allowed_tools" {
-        let is_gone = !CLIENT.contains(&kind.as_str())
-            && gone.iter().any(|offer| offer.kind == kind || offer.name == super::name(&kind));
-        return if is_gone { document.set("tool_choice", "\"auto\"") } else { Ok(()) };
+    if speaks_of_gone(choice, gone, kept) {
+        return document.set("tool_choice", "\"auto\"");
     }
-    // Responses has the list beside the type, chat one level down.
-    let Some(list) = value(choice, &parts, "tools") else { return Ok(()) };
+    match allowed(choice, gone, kept)? {
+        None => Ok(()),
+        // Nothing that was allowed is left.
+        Some(None) => document.set("tool_choice", "\"none\""),
+        Some(Some(left)) => document.set("tool_choice", &left),
+    }
+}
+
+/// A choice among allowed tools without those that are gone, if it has any: `None` inside if no other is left. Responses
+/// has the list beside the type, chat one level down.
+fn allowed(choice: &str, gone: &[&Offered], kept: &[Kind]) -> Result<Option<Option<String>>, DocumentError> {
+    let mut document = Document::read(choice.as_bytes().to_vec())?;
+    if let Some(inner) = document.get("allowed_tools").filter(|inner| inner.starts_with('{')) {
+        return Ok(match allowed(inner, gone, kept)? {
+            Some(Some(left)) => {
+                document.set("allowed_tools", &left)?;
+                Some(Some(document.as_str().to_owned()))
+            }
+            other => other,
+        });
+    }
+    let Some(list) = document.get("tools").filter(|list| list.starts_with('[')) else { return Ok(None) };
     let places = elements(list)?;
     let is_gone = |at: usize| {
-        let kind = places.get(at).and_then(|range| list.get(range.clone())).and_then(|entry| {
-            let parts = members(entry).ok()?;
-            value(entry, &parts, "type").and_then(text)
-        });
-        kind.is_some_and(|kind| gone.iter().any(|offer| offer.kind == kind))
+        let entry = places.get(at).and_then(|range| list.get(range.clone())).unwrap_or_default();
+        speaks_of_gone(entry, gone, kept)
     };
-    let left = without(list, &places, is_gone);
-    if (0..places.len()).all(is_gone) {
-        // Nothing that was allowed is left.
-        return document.set("tool_choice", "\"none\"");
+    match (0..places.len()).filter(|at| is_gone(*at)).count() {
+        0 => Ok(None),
+        lost if lost == places.len() => Ok(Some(None)),
+        _ => {
+            let left = without(list, &places, is_gone);
+            document.set("tools", &left)?;
+            Ok(Some(Some(document.as_str().to_owned())))
+        }
     }
-    let mut choice = Document::read(choice.as_bytes().to_vec())?;
-    choice.set("tools", &left)?;
-    let choice = choice.as_str().to_owned();
-    document.set("tool_choice", &choice)
 }
 
 /// Results of what is gone can't be asked for: `web_search_call.action.sources`.
@@ -197,12 +297,4 @@ fn mend_include(document: &mut Document, gone: &[&Offered]) -> Result<(), Docume
     }
     let left = without(include, &places, is_gone);
     document.set("include", &left)
-}
-
-fn entry_members(entry: &str, at: usize) -> Result<Vec<Member>, DocumentError> {
-    members(entry).map_err(|error| match error {
-        DocumentError::NotObject => wrong(format!("tools[{at}]"), "an object"),
-        DocumentError::Duplicate(name) => DocumentError::Duplicate(format!("tools[{at}].{name}")),
-        other => other,
-    })
 }

@@ -55,19 +55,10 @@ fn a14_anthropic_tools_of_the_providers_go_and_the_clients_stay() {
     let body = json!({"model": "m", "tools": tools, "tool_choice": {"type": "tool", "name": "web_search", "disable_parallel_tool_use": true},
         "mcp_servers": [{"type": "url", "name": "x", "url": "https://evil.example/mcp"}], "container": "c1"});
     let (_, found) = offers(Dialect::Anthropic, Operation::Messages, &body);
-    let wanted = [
-        "web_search",
-        "web_fetch",
-        "code_execution",
-        "bash_evil",
-        "brand_new",
-        "mcp_toolset",
-        "mcp",
-        "container",
-    ];
+    let wanted = ["web_search", "web_fetch", "code_execution", "bash_evil", "brand_new", "mcp", "container"];
     assert_eq!(names(&found), wanted);
     assert_eq!(found[0].domains, ["a.example"]);
-    assert_eq!(found[6].url.as_deref(), Some("https://evil.example/mcp"));
+    assert_eq!(found[5].url.as_deref(), Some("https://evil.example/mcp"));
     let left = stripped(Dialect::Anthropic, Operation::Messages, &body);
     let choice = json!({"type": "auto", "disable_parallel_tool_use": true});
     assert_eq!(left, json!({"model": "m", "tools": client, "tool_choice": choice}));
@@ -96,6 +87,92 @@ fn a14_a_toolset_goes_with_its_server_alone() {
         "mcp_servers": [{"name": "b", "url": "https://b.example"}],
         "tools": [{"type": "mcp_toolset", "mcp_server_name": "b"}],
     });
+    assert_eq!(serde_json::from_str::<Value>(left.as_str()).unwrap(), wanted);
+}
+
+#[test]
+fn a14_a_toolset_without_a_server_is_decided_by_itself() {
+    let body = json!({"mcp_servers": [{"name": "a", "url": "https://a.example"}],
+        "tools": [{"type": "mcp_toolset", "mcp_server_name": "elsewhere"}, {"name": "f"}]});
+    let (_, found) = offers(Dialect::Anthropic, Operation::Messages, &body);
+    assert_eq!(names(&found), ["mcp_toolset", "mcp"]);
+    assert_eq!(stripped(Dialect::Anthropic, Operation::Messages, &body), json!({"tools": [{"name": "f"}]}));
+}
+
+#[test]
+fn a14_tools_that_waited_for_a_search_or_were_for_code_stay_callable() {
+    let body = json!({"tools": [
+        {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
+        {"type": "code_execution_20250825", "name": "code_execution"},
+        {"name": "f", "defer_loading": true, "allowed_callers": ["code_execution_20250825"]},
+        {"name": "g", "allowed_callers": ["direct", "code_execution_20250825"]},
+    ]});
+    let wanted = json!({"tools": [{"name": "f"}, {"name": "g", "allowed_callers": ["direct"]}]});
+    assert_eq!(stripped(Dialect::Anthropic, Operation::Messages, &body), wanted);
+
+    let body = json!({"tools": [{"type": "tool_search"}, {"type": "namespace", "name": "n", "tools": [
+        {"type": "function", "name": "f", "defer_loading": true}]}]});
+    let wanted =
+        json!({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]});
+    assert_eq!(stripped(Dialect::OpenAi, Operation::Responses, &body), wanted);
+
+    // A search of the client's stays, and what waits for it.
+    let body = json!({"tools": [{"type": "tool_search", "execution": "client"},
+        {"type": "function", "name": "f", "defer_loading": true}, {"type": "web_search"}]});
+    let wanted = json!({"tools": [{"type": "tool_search", "execution": "client"},
+        {"type": "function", "name": "f", "defer_loading": true}]});
+    assert_eq!(stripped(Dialect::OpenAi, Operation::Responses, &body), wanted);
+}
+
+#[test]
+fn a14_tools_loaded_in_the_course_of_a_talk_are_doors_too() {
+    let body = |tools: Value| {
+        json!({"model": "m", "input": [{"role": "user", "content": "tools"},
+            {"type": "mcp_list_tools", "server_label": "x", "tools": [{"name": "told"}]},
+            {"type": "tool_search_output", "execution": "client", "tools": tools}]})
+    };
+    let harmless =
+        body(json!([{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]));
+    assert_eq!(offers(Dialect::OpenAi, Operation::Responses, &harmless).1, []);
+    let door = body(json!([{"type": "mcp", "server_label": "e", "server_url": "https://evil.example/mcp"}]));
+    let (document, found) = offers(Dialect::OpenAi, Operation::Responses, &door);
+    assert_eq!(names(&found), ["mcp"]);
+    assert_eq!(found[0].url.as_deref(), Some("https://evil.example/mcp"));
+    assert!(strip(Dialect::OpenAi, document, &found, &BTreeSet::from([0])).is_err());
+}
+
+#[test]
+fn a14_a_choice_of_what_is_left_stays() {
+    let mcp = |label: &str| json!({"type": "mcp", "server_label": label, "server_url": format!("https://{label}.example/")});
+    let choose = |choice: Value| {
+        let body = json!({"tools": [mcp("a"), mcp("b")], "tool_choice": choice});
+        let (document, found) = offers(Dialect::OpenAi, Operation::Responses, &body);
+        let left = strip(Dialect::OpenAi, document, &found, &BTreeSet::from([1])).unwrap();
+        serde_json::from_str::<Value>(left.as_str()).unwrap()["tool_choice"].clone()
+    };
+    let kept = json!({"type": "mcp", "server_label": "a"});
+    assert_eq!(choose(kept.clone()), kept);
+    assert_eq!(choose(json!({"type": "mcp", "server_label": "b"})), "auto");
+    let chat =
+        |tools: Value| json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}});
+    let both = json!([{"type": "mcp", "server_label": "a"}, {"type": "mcp", "server_label": "b"}]);
+    assert_eq!(choose(chat(both)), chat(json!([kept])));
+    assert_eq!(choose(chat(json!([{"type": "mcp", "server_label": "b"}]))), "none");
+    // Anthropic: a client's tool of the same name.
+    let body = json!({"tools": [{"type": "web_search_20250305", "name": "s"}, {"name": "s"}],
+        "tool_choice": {"type": "tool", "name": "s"}});
+    let left = stripped(Dialect::Anthropic, Operation::Messages, &body);
+    assert_eq!(left["tool_choice"], body["tool_choice"]);
+}
+
+#[test]
+fn a14_gemini_keeps_what_its_other_tools_are_told() {
+    let body = json!({"tools": [{"googleSearch": {}}, {"googleMaps": {}}],
+        "toolConfig": {"functionCallingConfig": {"mode": "ANY"}, "retrievalConfig": {"languageCode": "de"}}});
+    let (document, found) = offers(Dialect::Gemini, Operation::Generate, &body);
+    let left = strip(Dialect::Gemini, document, &found, &BTreeSet::from([0])).unwrap();
+    let wanted =
+        json!({"tools": [{"googleMaps": {}}], "toolConfig": {"retrievalConfig": {"languageCode": "de"}}});
     assert_eq!(serde_json::from_str::<Value>(left.as_str()).unwrap(), wanted);
 }
 
@@ -160,7 +237,17 @@ fn a14_chat_has_doors_besides_its_tools() {
     let body = json!({"model": "gpt-4o", "web_search_options": {}, "tools": [{"type": "function", "function": {"name": "f"}}]});
     let left = stripped(Dialect::OpenAi, Operation::Chat, &body);
     assert_eq!(left, json!({"model": "gpt-4o", "tools": [{"type": "function", "function": {"name": "f"}}]}));
+    for door in [
+        json!({"search_parameters": {"mode": "on"}}),
+        json!({"enable_search": true}),
+        json!({"plugins": [{"id": "web"}]}),
+    ] {
+        assert_eq!(stripped(Dialect::OpenAi, Operation::Chat, &door), json!({}), "{door}");
+    }
+    let off = json!({"enable_search": false, "plugins": null});
+    assert_eq!(offers(Dialect::OpenAi, Operation::Chat, &off).1, []);
     for (body, name) in [
+        (json!({"model": "some/model:online"}), "web_search"),
         (json!({"model": "gpt-4o-search-preview"}), "web_search"),
         (json!({"model": "o3-deep-research"}), "web_search"),
         (json!({"model": "m", "prompt": {"id": "pmpt_1"}}), "stored_prompt"),
@@ -209,6 +296,8 @@ fn a14_what_cant_be_read_cant_be_decided() {
         (Dialect::Anthropic, r#"{"tools":["web_search_20250305"]}"#),
         (Dialect::Anthropic, r#"{"tools":[{"type":"custom","t\u0079pe":"web_search_20250305","name":"x"}]}"#),
         (Dialect::Anthropic, r#"{"tools":[{"type":7,"name":"x"}]}"#),
+        (Dialect::Anthropic, r#"{"tools":[{"Type":"web_search_20250305","name":"x"}]}"#),
+        (Dialect::OpenAi, r#"{"tools":[{"type":"function","TYPE":"web_search"}]}"#),
         (Dialect::OpenAi, r#"{"tools":[{"name":"x"}]}"#),
         (Dialect::OpenAi, r#"{"tools":[{"type":"function","type":"web_search"}]}"#),
         (Dialect::Gemini, r#"{"tools":{"googleSearch":{}}}"#),
@@ -258,7 +347,9 @@ proptest! {
             for dialect in [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini] {
                 if let Ok(found) = offered(dialect, Operation::Chat, &document) {
                     let all = (0..found.len()).collect();
-                    let _ = strip(dialect, document.clone(), &found, &all);
+                    if let Ok(left) = strip(dialect, document.clone(), &found, &all) {
+                        prop_assert_eq!(offered(dialect, Operation::Chat, &left), Ok(Vec::new()));
+                    }
                 }
             }
         }
