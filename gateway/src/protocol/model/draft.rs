@@ -15,7 +15,7 @@ use strait_contract::{
     redact::redact_text,
 };
 use strait_model::{
-    api::Operation,
+    api::{Dialect, Operation},
     document::{Document, DocumentError},
     endpoint::{self, Endpoint},
     server_tools::{self, Offered, StripError},
@@ -24,7 +24,7 @@ use strait_policies::{Ask, ServerToolAsk, Verdict};
 
 use super::{ModelCall, answer, body};
 use crate::{
-    call::{Call, What},
+    call::{Call, Caller, What},
     decide::{self, Refusal},
     protocol::http::{Front, body::Payload, headers},
     providers::Provider,
@@ -119,7 +119,17 @@ impl Draft {
         let context = &front.context;
         let providers = context.gateway.providers();
         providers.check(&context.caller.run.info.agent, self.provider.name(), &self.step.asked)?;
-        let document = self.without_denied(front, call, operation, document).await?;
+        let provider = self.provider.name().as_str();
+        let (document, decided) = without_denied(
+            front,
+            &call.caller,
+            (self.provider.dialect, operation),
+            provider,
+            &self.step.asked,
+            document,
+        )
+        .await?;
+        self.step.server_tools = decided;
         self.keep(document.as_str());
         if document.as_str().as_bytes() != text.as_ref() {
             body.replace(Bytes::copy_from_slice(document.as_str().as_bytes()));
@@ -149,54 +159,6 @@ impl Draft {
         Ok(())
     }
 
-    /// Has each of the provider's own tools that the request offers decided, and takes out what isn't permitted.
-    async fn without_denied(
-        &mut self,
-        front: &Front,
-        call: &Call,
-        operation: Operation,
-        document: Document,
-    ) -> Result<Document, Refusal> {
-        let dialect = self.provider.dialect;
-        let offered = server_tools::offered(dialect, operation, &document).map_err(unreadable)?;
-        let (mut denied, mut hint) = (BTreeSet::new(), None);
-        for (at, offer) in offered.iter().enumerate() {
-            let host = offer.url.as_deref().and_then(|url| {
-                let target = Target::from_absolute_with(url, &front.context.settings.names).ok()?;
-                Some(target.host_text().to_owned())
-            });
-            let ask = Ask::ServerTool(ServerToolAsk {
-                provider: self.provider.name().as_str(),
-                name: &offer.name,
-                kind: &offer.kind,
-                model: &self.step.asked,
-                host: host.as_deref(),
-            });
-            let (verdict, how) = decide::ask_part(&front.context.gateway, &call.caller, ask).await;
-            let (decision, rules) = match verdict {
-                Verdict::Permit { rules } => (Decision::Allow, rules),
-                // Nobody is asked about a part of a call: what is to be held isn't offered.
-                Verdict::Refuse { rules, .. } | Verdict::Hold { rules, .. } => (Decision::Deny, rules),
-            };
-            if decision == Decision::Deny {
-                denied.insert(at);
-                hint = hint.or(how);
-            }
-            self.step.server_tools.push(ServerTool { name: shown(offer), decision, rules });
-        }
-        server_tools::strip(dialect, document, &offered, &denied).map_err(|why| match why {
-            StripError::Fixed { .. } => {
-                let reason = format!("the provider would do what no policy permits, and {why}");
-                let refusal = Refusal::new(Code::ToolCallDenied, reason);
-                match hint {
-                    Some(hint) => refusal.hint(hint),
-                    None => refusal,
-                }
-            }
-            StripError::Document(error) => unreadable(error),
-        })
-    }
-
     fn keep(&mut self, text: &str) {
         let request = match self.provider.content {
             Content::None => return,
@@ -206,6 +168,70 @@ impl Draft {
         let mode = self.provider.content;
         self.step.content = Some(Box::new(Kept { mode, request: Some(request), answer: None }));
     }
+}
+
+/// Has each of the provider's own tools that a request offers decided, and takes out what isn't permitted. Gives what is
+/// left, and what was decided.
+///
+/// # Errors
+/// What isn't permitted can't be taken out, or the request can't be read.
+pub(super) async fn without_denied(
+    front: &Front,
+    caller: &Caller,
+    (dialect, operation): (Dialect, Operation),
+    provider: &str,
+    model: &str,
+    document: Document,
+) -> Result<(Document, Vec<ServerTool>), Refusal> {
+    let offered = server_tools::offered(dialect, operation, &document).map_err(unreadable)?;
+    let (mut denied, mut hint, mut decided) = (BTreeSet::new(), None, Vec::new());
+    for (at, offer) in offered.iter().enumerate() {
+        let names = &front.context.settings.names;
+        let target = offer.url.as_deref().map(|url| Target::from_absolute_with(url, names));
+        let (decision, rules) = if matches!(target, Some(Err(_))) && leads_somewhere(offer) {
+            // Where it leads can't be told, so no rule can speak of it.
+            (Decision::Deny, Vec::new())
+        } else {
+            let host = target.and_then(Result::ok).map(|target| target.host_text().to_owned());
+            let ask = Ask::ServerTool(ServerToolAsk {
+                provider,
+                name: &offer.name,
+                kind: &offer.kind,
+                model,
+                host: host.as_deref(),
+            });
+            let (verdict, how) = decide::ask_part(&front.context.gateway, caller, ask).await;
+            match verdict {
+                Verdict::Permit { rules } => (Decision::Allow, rules),
+                // Nobody is asked about a part of a call: what is to be held isn't offered.
+                Verdict::Refuse { rules, .. } | Verdict::Hold { rules, .. } => {
+                    hint = hint.or(how);
+                    (Decision::Deny, rules)
+                }
+            }
+        };
+        if decision == Decision::Deny {
+            denied.insert(at);
+        }
+        decided.push(ServerTool { name: shown(offer), decision, rules });
+    }
+    let left = server_tools::strip(dialect, document, &offered, &denied).map_err(|why| match why {
+        StripError::Fixed { .. } => {
+            let reason = format!("the provider would do what no policy permits, and {why}");
+            let refusal = Refusal::new(Code::ToolCallDenied, reason);
+            match hint {
+                Some(hint) => refusal.hint(hint),
+                None => refusal,
+            }
+        }
+        StripError::Document(error) => unreadable(error),
+    })?;
+    Ok((left, decided))
+}
+
+/// Whether its address is one: a connector's id names a place at the provider.
+fn leads_somewhere(offer: &Offered) -> bool {
+    offer.url.as_deref().is_some_and(|url| url.contains(':') || url.contains('/'))
 }
 
 fn refuse_upgrade(fields: &HeaderMap) -> Result<(), Refusal> {

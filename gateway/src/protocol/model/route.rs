@@ -12,7 +12,11 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header, request::Parts};
 use http_body_util::BodyExt as _;
-use strait_contract::{code::Code, ids::RecordId, record::ModelStep};
+use strait_contract::{
+    code::Code,
+    ids::RecordId,
+    record::{ModelStep, ServerTool},
+};
 use strait_model::{
     api::{Dialect, Operation},
     document::Document,
@@ -24,7 +28,7 @@ use strait_model::{
 
 use super::{
     Asked, ModelCall,
-    draft::{Draft, unreadable},
+    draft::{Draft, unreadable, without_denied},
     joined, translated,
 };
 use crate::{
@@ -87,7 +91,14 @@ pub(super) async fn send(front: &Front, draft: &Draft, asked: Asked) -> Response
             call.id = RecordId::now();
         }
         let id = call.id;
-        let aimed = match aimed(front, draft, &aim, (operation, parent), call.clone(), &head, &document) {
+        // Another provider's tools are other tools to policy.
+        let (document, tools) = match at_provider(front, draft, &aim, operation, &call, &document).await {
+            Ok(left) => left,
+            Err(refusal) => return refused(front, draft, call, refusal).await,
+        };
+        let step = step(draft, &aim, tools);
+        let aimed = match aimed(front, draft, &aim, step, (operation, parent), call.clone(), &head, document)
+        {
             Ok(aimed) => aimed,
             Err(refusal) => return refused(front, draft, call, refusal).await,
         };
@@ -188,13 +199,13 @@ fn aimed(
     front: &Front,
     draft: &Draft,
     aim: &Aim,
+    step: ModelStep,
     (operation, parent): (Operation, Option<RecordId>),
     mut call: Call,
     head: &Parts,
-    document: &Document,
+    mut document: Document,
 ) -> Result<Aimed, Refusal> {
     let context = &front.context;
-    let mut document = document.clone();
     let mut fields = head.headers.clone();
     let providers = context.gateway.providers();
     let name = aim.provider.name().as_str();
@@ -233,7 +244,7 @@ fn aimed(
     };
     let target = joined(&aim.provider, &rest)?;
     let model = ModelCall {
-        step: step(draft, aim),
+        step,
         reservation,
         parent,
         operation: Some(sent_as),
@@ -253,8 +264,25 @@ fn aimed(
     Ok(Aimed { call, fields, body: Bytes::from(document.into_bytes()), back })
 }
 
-fn step(draft: &Draft, aim: &Aim) -> ModelStep {
-    let mut step = draft.step.clone();
+/// The body as this place may get it, with what was decided of the provider's tools in it.
+async fn at_provider(
+    front: &Front,
+    draft: &Draft,
+    aim: &Aim,
+    operation: Operation,
+    call: &Call,
+    document: &Document,
+) -> Result<(Document, Vec<ServerTool>), Refusal> {
+    if aim.provider.name() == draft.provider.name() && aim.model == draft.step.asked {
+        return Ok((document.clone(), draft.step.server_tools.clone()));
+    }
+    let spoken = (draft.provider.dialect, operation);
+    without_denied(front, &call.caller, spoken, aim.provider.name().as_str(), &aim.model, document.clone())
+        .await
+}
+
+fn step(draft: &Draft, aim: &Aim, server_tools: Vec<ServerTool>) -> ModelStep {
+    let mut step = ModelStep { server_tools, ..draft.step.clone() };
     if aim.provider.name() != draft.provider.name() {
         step.asked = format!("{}/{}", draft.provider.name(), draft.step.asked);
     }
