@@ -15,7 +15,7 @@ use crate::{
 pub(super) const LITELLM: u16 = 4000;
 pub(super) const PORTKEY: u16 = 8787;
 
-const PIP: &str = "litellm[proxy]==LITELLM_VERSION";
+const PIP: &str = "litellm[proxy]==1.89.7";
 const NPM: &str = "@portkey-ai/gateway@1.15.2";
 
 fn folder() -> PathBuf {

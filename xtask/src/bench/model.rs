@@ -74,29 +74,49 @@ fn place(on: Subject) -> (String, &'static str) {
     }
 }
 
-fn calls(site: &Site, on: Subject, connections: u32) -> Result<(Wrk, f64)> {
+/// Calls of a model one after another on each connection, and what a call costs these processes, microseconds. Also holds
+/// the records against the load: every call decided, and what it used counted.
+fn calls(site: &Site, on: Subject, connections: u32, pids: &[u32]) -> Result<(Wrk, f64)> {
     let (to, path) = place(on);
     let url = format!("http://{}{path}", to.trim_end_matches(":80"));
     let line = format!("wrk -t1 -c{connections} -d{}s --latency -s model.lua {url}", site.seconds);
-    let pids = site.pids(on);
-    let before = cpu_us(&pids);
+    let runs = site.installation.runs()?;
+    let before = cpu_us(pids);
     let wrk = Wrk::read(&mut site.shell(on, &line))?;
     if wrk.count == 0.0 {
         bail!("no call was answered");
     }
-    Ok((wrk, (cpu_us(&pids) - before) / wrk.count))
+    let used = cpu_us(pids) - before;
+    if on == Subject::Strait {
+        let (decided, counted) = site.newest_calls(&runs)?;
+        // wrk doesn't count the calls that it breaks off at the end.
+        let sent = wrk.count..=wrk.count + f64::from(connections);
+        let on_record =
+            |calls: usize| u32::try_from(calls).is_ok_and(|calls| sent.contains(&f64::from(calls)));
+        if !on_record(decided) || !on_record(counted) {
+            bail!("{} calls, but {decided} decided and {counted} counted on record", wrk.count);
+        }
+    }
+    Ok((wrk, used / wrk.count))
 }
 
 /// Median of a call.
 pub(super) fn call(site: &Site, on: Subject) -> Result<Reading> {
-    let (wrk, cpu) = calls(site, on, 1)?;
-    let cpu_us = (!site.pids(on).is_empty()).then_some(cpu);
+    let pids = site.pids(on);
+    let (wrk, cpu) = calls(site, on, 1, &pids)?;
+    let cpu_us = (!pids.is_empty()).then_some(cpu);
     Ok(Reading { value: wrk.p50_us, count: wrk.count, cpu_us, ..Reading::default() })
+}
+
+/// Processor time of the gateway for a call.
+pub(super) fn gateway_cpu(site: &Site, on: Subject) -> Result<Reading> {
+    let (wrk, cpu) = calls(site, on, 16, &site.gateway_pids())?;
+    Ok(Reading { value: cpu, count: wrk.count, ..Reading::default() })
 }
 
 /// Calls that a second of processor time is good for.
 pub(super) fn calls_a_cpu_second(site: &Site, on: Subject) -> Result<Reading> {
-    let (wrk, cpu) = calls(site, on, 16)?;
+    let (wrk, cpu) = calls(site, on, 16, &site.pids(on))?;
     if cpu <= 0.0 {
         bail!("{on:?} used no processor time that can be told");
     }

@@ -226,8 +226,8 @@ impl Ground<'_> {
             &port.to_string(),
         ])) {
             interrupt::check()?;
-            if started.elapsed() > Duration::from_secs(60) {
-                bail!("nothing listens on port {port} after a minute; see `{}`", self.dir.display());
+            if started.elapsed() > Duration::from_secs(180) {
+                bail!("nothing listens on port {port} after three minutes; see `{}`", self.dir.display());
             }
             thread::sleep(Duration::from_millis(50));
         }

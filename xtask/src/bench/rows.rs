@@ -91,6 +91,8 @@ pub(super) const ROWS: &[Row] = &[
         .on(&[LiteLlm, Strait], model::calls_a_cpu_second),
     row("L1c", "calls of a model, 16 connections", "calls/CPU second", Goal::AtLeast(10.0, Portkey))
         .on(&[Nginx, Portkey, Strait], model::calls_a_cpu_second),
+    row("L1d", "CPU of the gateway for a call of a model, 16 connections", "µs", Goal::AtMost(50.0))
+        .on(&[Strait], model::gateway_cpu),
     row("L2", "a chunk on its way, 1 stream, median", "µs", Goal::Added(100.0, Direct))
         .on(&[Direct, Nginx, Strait], |site, on| model::chunk(site, on, model::ONE))
         .with_cpu(),

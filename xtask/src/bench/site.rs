@@ -104,6 +104,11 @@ impl Site {
         self.peer(subject).is_some() || matches!(subject, Subject::Direct | Subject::Runc | Subject::Strait)
     }
 
+    /// The gateway's process.
+    pub(super) fn gateway_pids(&self) -> Vec<u32> {
+        measure::pids(&self.installation.gateway_binary())
+    }
+
     /// Processes of a subject.
     pub(super) fn pids(&self, subject: Subject) -> Vec<u32> {
         if subject == Subject::Strait {
@@ -188,6 +193,18 @@ impl Site {
 
     /// Requests of the newest run by phase: every one must have been decided and done.
     pub(super) fn newest_requests(&self, before: &[String]) -> Result<(usize, usize)> {
+        self.newest(before, "\"kind\":\"request\"")
+    }
+
+    /// Calls of models of the newest run by phase, of which those done must say what they used.
+    pub(super) fn newest_calls(&self, before: &[String]) -> Result<(usize, usize)> {
+        let (decided, _) = self.newest(before, "\"type\":\"model\"")?;
+        let (_, counted) = self.newest(before, "\"tokens\":{\"")?;
+        Ok((decided, counted))
+    }
+
+    /// Records of the newest run that have this in them, by phase.
+    fn newest(&self, before: &[String], has: &str) -> Result<(usize, usize)> {
         let runs = self.installation.runs()?;
         let Some(run) = runs.iter().find(|run| !before.contains(run)) else {
             bail!("the load left no records")
@@ -195,10 +212,7 @@ impl Site {
         let records = self.installation.records(run)?;
         let count = |phase: &str| {
             let phase = format!("\"phase\":\"{phase}\"");
-            records
-                .lines()
-                .filter(|line| line.contains(&phase) && line.contains("\"kind\":\"request\""))
-                .count()
+            records.lines().filter(|line| line.contains(&phase) && line.contains(has)).count()
         };
         Ok((count("decided"), count("done")))
     }
