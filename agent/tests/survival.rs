@@ -15,6 +15,7 @@ mod survival {
     mod exposed;
     mod kernel;
     mod kills;
+    mod models;
     mod site;
     mod storms;
     mod tools;
