@@ -172,7 +172,7 @@ fn run(site: &Site, script: &str) -> Output {
     run.args(["--", "sh", "-c", &format!("{told}; {script}")]).stdin(Stdio::null());
     let output = run.output().unwrap();
     let known = fs::read(site.work().join("procs")).unwrap();
-    let known = String::from_utf8_lossy(&known) + site.lines("env").join("\n").as_str();
+    let known = String::from_utf8_lossy(&known).into_owned() + &site.lines("env").join("\n");
     assert!(known.contains(&token(site)), "the control");
     assert!(!known.contains(KEY));
     output
