@@ -16,6 +16,7 @@ mod survival {
     mod exposed;
     mod kernel;
     mod kills;
+    mod models;
     mod site;
     mod storms;
     mod tools;

@@ -40,6 +40,11 @@ impl Site {
     /// Ready to take runs under this policy, with more of a config, in which `ORIGIN` is the origin's port and `BASE` the
     /// site's folder.
     pub(crate) fn configured(policy: &str, more: &str) -> Self {
+        Self::changed(policy, more, |text| text)
+    }
+
+    /// The same, with a last word on the whole config.
+    pub(crate) fn changed(policy: &str, more: &str, change: impl FnOnce(String) -> String) -> Self {
         let origin = origin();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sv{}-{number}", std::process::id());
@@ -63,7 +68,7 @@ impl Site {
             more = more.replace("ORIGIN", &origin.to_string()).replace("BASE", &base.display().to_string()),
         );
         let config = base.join("etc/strait.toml");
-        fs::write(&config, text).unwrap();
+        fs::write(&config, change(text)).unwrap();
         fs::write(base.join("etc/policies/read.cedar"), policy).unwrap();
         let mut site = Self { folder, config, name, agent: None, runs: Vec::new(), origin };
         site.start_agent();

@@ -17,7 +17,7 @@ pub(super) struct Clients {
 }
 
 /// All of them.
-pub(super) static CLIENTS: [Clients; 2] = [
+pub(super) static CLIENTS: [Clients; 3] = [
     Clients {
         folder: "mcp",
         what: "official MCP clients and servers",
@@ -34,6 +34,12 @@ pub(super) static CLIENTS: [Clients; 2] = [
             "@copilotkit/aimock@1.43.0",
         ],
         pip: &["openai==3.57.0", "anthropic==2.14.0", "google-genai==3.6.1", "fakellm==0.3.5"],
+    },
+    Clients {
+        folder: "agents",
+        what: "coding agents (700 MB)",
+        npm: &["@anthropic-ai/claude-code@2.1.332", "@openai/codex@0.171.0"],
+        pip: &[],
     },
 ];
 
@@ -62,9 +68,11 @@ impl Clients {
         // Scripts of packages are not run: nobody has looked at them.
         let npm = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-save"];
         exec::run(Command::new("npm").current_dir(&folder).args(npm).args(self.npm))?;
-        exec::run(Command::new("python3").current_dir(&folder).args(["-m", "venv", "py"]))?;
-        let pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check"];
-        exec::run(Command::new(folder.join("py/bin/python")).args(pip).args(self.pip))?;
+        if !self.pip.is_empty() {
+            exec::run(Command::new("python3").current_dir(&folder).args(["-m", "venv", "py"]))?;
+            let pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check"];
+            exec::run(Command::new(folder.join("py/bin/python")).args(pip).args(self.pip))?;
+        }
         fs::write(folder.join("ready"), self.versions())?;
         Ok(())
     }
