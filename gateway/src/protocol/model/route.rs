@@ -32,7 +32,7 @@ use super::{
     joined, translated,
 };
 use crate::{
-    budget,
+    budget::{self, Reservation},
     call::{Call, What},
     decide::{self, Refusal, decide_with},
     forward,
@@ -60,6 +60,17 @@ struct Aim {
     rule: Option<String>,
     /// Needed where the provider speaks another API than the client.
     direction: Option<Direction>,
+}
+
+/// One try of a call, as it is before it has a place.
+struct Try<'a> {
+    operation: Operation,
+    step: ModelStep,
+    /// The try before.
+    parent: Option<RecordId>,
+    call: Call,
+    head: &'a Parts,
+    document: Document,
 }
 
 /// A call as it is sent to one place.
@@ -97,8 +108,8 @@ pub(super) async fn send(front: &Front, draft: &Draft, asked: Asked) -> Response
             Err(refusal) => return refused(front, draft, call, refusal).await,
         };
         let step = step(draft, &aim, tools);
-        let aimed = match aimed(front, draft, &aim, step, (operation, parent), call.clone(), &head, document)
-        {
+        let one = Try { operation, step, parent, call: call.clone(), head: &head, document };
+        let aimed = match aimed(front, draft, &aim, one) {
             Ok(aimed) => aimed,
             Err(refusal) => return refused(front, draft, call, refusal).await,
         };
@@ -195,16 +206,8 @@ fn aims(
 }
 
 /// The call as it is sent to one place, with its budget held.
-fn aimed(
-    front: &Front,
-    draft: &Draft,
-    aim: &Aim,
-    step: ModelStep,
-    (operation, parent): (Operation, Option<RecordId>),
-    mut call: Call,
-    head: &Parts,
-    mut document: Document,
-) -> Result<Aimed, Refusal> {
+fn aimed(front: &Front, draft: &Draft, aim: &Aim, one: Try<'_>) -> Result<Aimed, Refusal> {
+    let Try { operation, step, parent, mut call, head, mut document } = one;
     let context = &front.context;
     let mut fields = head.headers.clone();
     let providers = context.gateway.providers();
@@ -227,21 +230,8 @@ fn aimed(
             hides_usage = ask_usage(&mut document)?;
         }
     }
-    let text = document.as_str().as_bytes();
-    let input = estimate::input(text);
-    let reservation = if sent_as.is_charged() {
-        let most = document.max_output(sent_as).map_err(unreadable)?;
-        // `max_output` has counted the choices of a request that limits them.
-        let worst = estimate::worst(sent_as, text, most, 1, price.as_ref().and_then(Price::max_output));
-        let worst = budget::Worst {
-            tokens: worst.input.saturating_add(worst.output),
-            usd: price.as_ref().map(|price| price.worst(worst.input, worst.output)),
-        };
-        let held = budget::reserve(&context.gateway, &context.caller.run, worst);
-        Some(held.map_err(|why| Refusal::new(why.code(), why.to_string()).hint(why.hint()))?)
-    } else {
-        None
-    };
+    let input = estimate::input(document.as_str().as_bytes());
+    let reservation = held(front, sent_as, price.as_ref(), &document)?;
     let target = joined(&aim.provider, &rest)?;
     let model = ModelCall {
         step,
@@ -262,6 +252,29 @@ fn aimed(
         http.model = Some(Arc::new(model));
     }
     Ok(Aimed { call, fields, body: Bytes::from(document.into_bytes()), back })
+}
+
+/// Holds what the call may use at most.
+fn held(
+    front: &Front,
+    operation: Operation,
+    price: Option<&Price>,
+    document: &Document,
+) -> Result<Option<Reservation>, Refusal> {
+    if !operation.is_charged() {
+        return Ok(None);
+    }
+    let most = document.max_output(operation).map_err(unreadable)?;
+    let text = document.as_str().as_bytes();
+    // `max_output` has counted the choices of a request that limits them.
+    let worst = estimate::worst(operation, text, most, 1, price.and_then(Price::max_output));
+    let worst = budget::Worst {
+        tokens: worst.input.saturating_add(worst.output),
+        usd: price.map(|price| price.worst(worst.input, worst.output)),
+    };
+    let context = &front.context;
+    let held = budget::reserve(&context.gateway, &context.caller.run, worst);
+    held.map(Some).map_err(|why| Refusal::new(why.code(), why.to_string()).hint(why.hint()))
 }
 
 /// The body as this place may get it, with what was decided of the provider's tools in it.
