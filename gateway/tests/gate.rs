@@ -22,7 +22,7 @@ mod hold;
 #[path = "gate/http.rs"]
 mod http;
 #[path = "../src/forward/dial/tests/internet.rs"]
-#[allow(dead_code, reason = "its other users need more of it")]
+#[expect(dead_code, reason = "its other users need more of it")]
 mod internet;
 #[path = "gate/mask.rs"]
 mod mask;

@@ -11,13 +11,13 @@ use strait_contract::{
 use strait_model::{
     endpoint::GROUPS,
     price::{Rows, Table},
-    route,
+    route::{self, ModelPattern},
 };
 use strait_policies::url::Names;
 
 use super::{
     AgentConfig, ConfigError, Credential,
-    tool::{Source, base},
+    tool::{Source, base, named_credential},
 };
 
 /// Largest encoded set of providers, bytes: it goes over the link in one packet.
@@ -93,10 +93,7 @@ impl Source<'_> {
         let credential = match credential {
             None => None,
             Some(text) => {
-                let found = text.parse::<ToolName>().ok().and_then(|name| credentials.get_key_value(&name));
-                let (name, credential) = found.ok_or_else(|| {
-                    format!("`credential` names `{text}`, but there is no `[credentials.{text}]`")
-                })?;
+                let (name, credential) = named_credential(&text, credentials)?;
                 self.sealed(&target)?;
                 let Credential { send, placed, ttl_seconds, .. } = credential.clone();
                 let send = if placed { send } else { dialect.placement() };
@@ -151,15 +148,9 @@ fn origin(dialect: Dialect) -> &'static str {
 
 /// A pattern that no provider could ever fit is a slip of the pen.
 fn covers_any(pattern: &str, providers: &[Provider]) -> Result<(), String> {
-    let Some((provider, _)) = pattern.split_once('/') else {
-        return match pattern {
-            "*" => Ok(()),
-            _ => Err(format!(
-                "`{pattern}` isn't a pattern: write `PROVIDER/MODEL`, with `*` for any characters"
-            )),
-        };
-    };
-    if provider.contains('*') || providers.iter().any(|known| known.name.as_str() == provider) {
+    ModelPattern::parse(pattern).map_err(|error| error.to_string())?;
+    let Some((provider, _)) = pattern.split_once('/') else { return Ok(()) };
+    if provider.contains(['*', '?']) || providers.iter().any(|known| known.name.as_str() == provider) {
         return Ok(());
     }
     Err(format!("`{pattern}` is for `{provider}`, but there is no `[providers.{provider}]`"))

@@ -202,10 +202,7 @@ impl Source<'_> {
         let bound = match credential {
             None => None,
             Some(text) => {
-                let found = text.parse::<ToolName>().ok().and_then(|name| credentials.get_key_value(&name));
-                let (name, credential) = found.ok_or_else(|| {
-                    format!("`credential` names `{text}`, but there is no `[credentials.{text}]`")
-                })?;
+                let (name, credential) = named_credential(&text, credentials)?;
                 let Credential { send, ttl_seconds, .. } = credential.clone();
                 Some(Bound { name: name.clone(), send, ttl_seconds })
             }
@@ -337,4 +334,13 @@ fn fixed(headers: BTreeMap<String, String>, bound: Option<&Bound>) -> Result<Vec
         all.push((canonical, value));
     }
     Ok(all)
+}
+
+/// The credential that a tool or provider names.
+pub(super) fn named_credential<'a>(
+    text: &str,
+    credentials: &'a BTreeMap<ToolName, Credential>,
+) -> Result<(&'a ToolName, &'a Credential), String> {
+    let found = text.parse::<ToolName>().ok().and_then(|name| credentials.get_key_value(&name));
+    found.ok_or_else(|| format!("`credential` names `{text}`, but there is no `[credentials.{text}]`"))
 }

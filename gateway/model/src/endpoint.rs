@@ -41,13 +41,16 @@ pub const GROUPS: [&str; 22] = [
     "videos",
 ];
 
+/// Versions of the APIs, as the first part of a path or the last of a base URL.
+pub const VERSIONS: [&str; 3] = ["v1", "v1beta", "v1alpha"];
+
 /// Reads a request to an API. `path` is canonical, below the provider's base URL, without query.
 pub fn read<'a>(dialect: Dialect, method: &str, path: &'a str) -> Endpoint<'a> {
     let path = path.strip_prefix('/').unwrap_or(path);
     match dialect {
         Dialect::OpenAi => openai(method, version(path, &["v1"])),
         Dialect::Anthropic => anthropic(method, version(path, &["v1"])),
-        Dialect::Gemini => gemini(method, version(path, &["v1", "v1beta", "v1alpha"])),
+        Dialect::Gemini => gemini(method, version(path, &VERSIONS)),
     }
 }
 

@@ -64,17 +64,16 @@ pub struct Worst {
     pub output: u64,
 }
 
-/// What to reserve for a call: the input by [`input`] and a third more, since it is a guess; the output as limited by
+/// What to reserve for a call: what [`input`] says of it and a third more, since it is a guess; the output as limited by
 /// the request (`max_output`, for each of `choices` answers), else by the model, else [`OUTPUT`].
 pub fn worst(
     operation: Operation,
-    body: &[u8],
+    input: u64,
     max_output: Option<u64>,
     choices: u64,
     model_output: Option<u64>,
 ) -> Worst {
-    let read = input(body);
-    let read = read.saturating_add(read / 3).saturating_add(1);
+    let read = input.saturating_add(input / 3).saturating_add(1);
     match operation {
         Operation::CountTokens | Operation::Models => Worst::default(),
         Operation::Embeddings | Operation::Embed => Worst { input: read, output: 0 },

@@ -3,6 +3,7 @@
 //! Prices change and contracts differ: whoever relies on money budgets has to check `prices.toml` against the
 //! provider's page and put what differs into `[prices]`. A model that is in neither has no price, never a price of zero.
 
+use crate::route::ModelPattern;
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -95,7 +96,7 @@ pub enum PriceError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Price {
     provider: String,
-    model: String,
+    model: ModelPattern,
     usual: Rates,
     long: Option<(u64, Rates)>,
     units: Vec<(String, u64)>,
@@ -151,7 +152,8 @@ impl Table {
         };
         let of = |provider: &str| {
             self.prices.iter().find(|price| {
-                price.provider == provider && (matches(&price.model, model) || matches(&price.model, undated))
+                price.provider == provider
+                    && (price.model.matches_name(model) || price.model.matches_name(undated))
             })
         };
         of(provider).or_else(|| of(api))
@@ -211,7 +213,7 @@ impl Price {
 
 fn read(rows: &Rows) -> Result<Vec<Price>, PriceError> {
     let mut prices = rows.iter().map(|(name, row)| price(name, row)).collect::<Result<Vec<_>, _>>()?;
-    prices.sort_by_key(|price| std::cmp::Reverse((!price.model.contains('*'), price.model.len())));
+    prices.sort_by_key(|price| std::cmp::Reverse(price.model.precision()));
     Ok(prices)
 }
 
@@ -237,7 +239,7 @@ fn price(name: &str, row: &Row) -> Result<Price, PriceError> {
     let units = row.units.iter().map(|(unit, price)| Ok((unit.clone(), billionths(name, unit, *price)?)));
     Ok(Price {
         provider: provider.to_owned(),
-        model: model.to_owned(),
+        model: ModelPattern::of_name(model).map_err(|_| PriceError::Name(name.to_owned()))?,
         usual: rates(row.input, row.output, row.cache_read, row.cache_write, row.cache_write_1h)?,
         long: long.transpose()?,
         units: units.collect::<Result<_, PriceError>>()?,
@@ -278,23 +280,6 @@ fn undated(model: &str) -> &str {
         }
     }
     model
-}
-
-/// Whether a name is as the pattern says, in which `*` stands for any number of characters.
-fn matches(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
-    let mut last = None;
-    for part in parts {
-        // The part before this one is followed by a star: its first place is as good as any.
-        if let Some(part) = last.replace(part) {
-            match rest.split_once(part) {
-                Some((_, behind)) => rest = behind,
-                None => return false,
-            }
-        }
-    }
-    last.map_or(rest.is_empty(), |last| rest.ends_with(last))
 }
 
 #[cfg(test)]

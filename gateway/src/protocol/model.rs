@@ -75,6 +75,22 @@ pub(crate) struct ModelCall {
 }
 
 impl ModelCall {
+    /// One of which nothing is counted: it isn't charged, or isn't sent.
+    fn uncounted(step: ModelStep, operation: Option<Operation>, content: Content) -> Self {
+        Self {
+            step,
+            reservation: None,
+            parent: None,
+            operation,
+            price: None,
+            input: 0,
+            hides_usage: false,
+            content,
+            sent: OnceLock::new(),
+            attempts: AtomicU32::new(0),
+        }
+    }
+
     /// It could not be sent: nothing of it was read by anybody.
     pub(crate) fn is_unsent(&self) {
         if let Some(reservation) = &self.reservation {

@@ -36,15 +36,15 @@ fn an_image_costs_as_an_image_however_it_is_sent() {
 #[test]
 fn the_worst_is_what_the_request_or_the_model_allows() {
     let body = br#"{"model":"m","messages":[]}"#;
-    let output = |asked, choices, model| worst(Operation::Chat, body, asked, choices, model).output;
+    let output = |asked, choices, model| worst(Operation::Chat, input(body), asked, choices, model).output;
     assert_eq!(output(Some(100), 1, None), 100);
     assert_eq!(output(Some(100), 3, None), 300);
     assert_eq!(output(None, 1, Some(4_096)), 4_096);
     assert_eq!(output(Some(u64::MAX), 0, Some(4_096)), 4_096);
     assert_eq!(output(None, 1, None), OUTPUT);
-    assert_eq!(worst(Operation::Embeddings, body, None, 1, None).output, 0);
-    assert_eq!(worst(Operation::CountTokens, body, None, 1, None), Worst::default());
-    assert!(worst(Operation::Messages, body, None, 1, None).input > input(body));
+    assert_eq!(worst(Operation::Embeddings, input(body), None, 1, None).output, 0);
+    assert_eq!(worst(Operation::CountTokens, input(body), None, 1, None), Worst::default());
+    assert!(worst(Operation::Messages, input(body), None, 1, None).input > input(body));
 }
 
 proptest::proptest! {

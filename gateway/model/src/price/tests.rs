@@ -111,7 +111,8 @@ fn patterns_match_whole_names() {
         ("*", "", true),
         ("abc", "abcd", false),
     ] {
-        assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        let read = ModelPattern::of_name(pattern).unwrap();
+        assert_eq!(read.matches_name(name), expected, "{pattern} {name}");
     }
 }
 

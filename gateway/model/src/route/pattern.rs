@@ -58,6 +58,11 @@ impl ModelPattern {
         glob(self.0.as_bytes(), &name)
     }
 
+    /// For ordering: one without wildcards is the most precise, then longer ones.
+    pub(crate) fn precision(&self) -> (bool, usize) {
+        (!self.0.contains(['*', '?']), self.0.len())
+    }
+
     /// Whether it matches one name.
     #[must_use]
     pub fn matches_name(&self, name: &str) -> bool {

@@ -1,12 +1,8 @@
 //! From a request to a judged model call: what it asks for, whether config, policy and budget let it pass, and the body as
 //! it is sent. What nothing changes stays byte for byte as it came.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, OnceLock, atomic::AtomicU32},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
-use bytes::Bytes;
 use http::{HeaderMap, header, request::Parts};
 use strait_contract::{
     code::Code,
@@ -58,18 +54,8 @@ impl Draft {
     /// The call with what is known of it, for one that isn't counted or isn't sent.
     pub(super) fn into_call(self, mut call: Call) -> Call {
         if let What::Http(http) = &mut call.what {
-            http.model = Some(Arc::new(ModelCall {
-                step: self.step,
-                reservation: None,
-                parent: None,
-                operation: self.operation,
-                price: None,
-                input: 0,
-                hides_usage: false,
-                content: self.provider.content,
-                sent: OnceLock::new(),
-                attempts: AtomicU32::new(0),
-            }));
+            let model = ModelCall::uncounted(self.step, self.operation, self.provider.content);
+            http.model = Some(Arc::new(model));
         }
         call
     }
@@ -131,9 +117,6 @@ impl Draft {
         .await?;
         self.step.server_tools = decided;
         self.keep(document.as_str());
-        if document.as_str().as_bytes() != text.as_ref() {
-            body.replace(Bytes::copy_from_slice(document.as_str().as_bytes()));
-        }
         Ok(Judged::Routed(document))
     }
 
@@ -152,8 +135,12 @@ impl Draft {
 
     /// What the body says.
     fn read(&mut self, operation: Operation, document: &Document) -> Result<(), DocumentError> {
+        let model = document.model()?.unwrap_or_default();
         if self.step.asked.is_empty() {
-            self.step.asked = document.model()?.unwrap_or_default();
+            self.step.asked = model;
+        } else if !model.is_empty() && model.strip_prefix("models/").unwrap_or(&model) != self.step.asked {
+            // The path says one and the body another: servers differ in which they take (case 69).
+            return Err(DocumentError::Duplicate("model".to_owned()));
         }
         self.step.stream = operation == Operation::StreamGenerate || document.stream()?;
         Ok(())

@@ -15,12 +15,12 @@ use http_body_util::BodyExt as _;
 use strait_contract::{
     code::Code,
     ids::RecordId,
-    record::{ModelStep, ServerTool},
+    record::{Decision, ModelStep, ServerTool},
 };
 use strait_model::{
     api::{Dialect, Operation},
     document::Document,
-    estimate,
+    endpoint, estimate,
     price::Price,
     route::{self, Outcome, falls_back},
     translate::{self, Direction},
@@ -44,6 +44,7 @@ use crate::{
     },
     providers::Provider,
     record::now_ms,
+    url::Target,
 };
 
 /// What is read of an answer that is fallen back from, so that its connection can be used again.
@@ -93,6 +94,7 @@ pub(super) async fn send(front: &Front, draft: &Draft, asked: Asked) -> Response
     };
     let context = &front.context;
     let Asked { call, head, body, document } = asked;
+    let mut document = Some(document);
     let mut left = aims.len();
     let mut parent = None;
     for aim in aims {
@@ -102,8 +104,10 @@ pub(super) async fn send(front: &Front, draft: &Draft, asked: Asked) -> Response
             call.id = RecordId::now();
         }
         let id = call.id;
-        // Another provider's tools are other tools to policy.
-        let (document, tools) = match at_provider(front, draft, &aim, operation, &call, &document).await {
+        // The last one takes it: no request is in memory more often than it may have to be sent.
+        let one = if left == 0 { document.take() } else { document.clone() };
+        let Some(one) = one else { break };
+        let (document, tools) = match at_provider(front, draft, &aim, operation, &call, one).await {
             Ok(left) => left,
             Err(refusal) => return refused(front, draft, call, refusal).await,
         };
@@ -126,7 +130,7 @@ pub(super) async fn send(front: &Front, draft: &Draft, asked: Asked) -> Response
         if left == 0 || !falls_back(Outcome::Status(response.status().as_u16())) {
             drop(body);
             return match back {
-                Some(back) => back.take(response).await,
+                Some(back) => back.take(response, &context.caller.run.model_bytes).await,
                 None => response,
             };
         }
@@ -140,7 +144,8 @@ async fn refused(front: &Front, draft: &Draft, mut call: Call, refusal: Refusal)
     if let What::Http(http) = &mut call.what
         && http.model.is_none()
     {
-        http.model = Some(Arc::new(record_only(draft)));
+        let model = ModelCall::uncounted(draft.step.clone(), draft.operation, draft.provider.content);
+        http.model = Some(Arc::new(model));
     }
     serve::refused(decide::refuse(&front.context.gateway, &call, refusal).await)
 }
@@ -221,8 +226,11 @@ fn aimed(front: &Front, draft: &Draft, aim: &Aim, one: Try<'_>) -> Result<Aimed,
         back = Some(translated::Back::new(direction, made.usage, made.stream));
         document = Document::read(made.body).map_err(unreadable)?;
         sent_as = direction.operation();
-        rest = speak(direction, &mut fields);
+        rest = at_version(&draft.provider.url, &aim.provider.url, speak(direction, &mut fields));
     } else {
+        if aim.provider.name() != draft.provider.name() {
+            rest = at_version(&draft.provider.url, &aim.provider.url, &rest);
+        }
         if aim.model != draft.step.asked {
             rest = with_model(draft.provider.dialect, &rest, &draft.step.asked, &aim.model, &mut document)?;
         }
@@ -231,7 +239,7 @@ fn aimed(front: &Front, draft: &Draft, aim: &Aim, one: Try<'_>) -> Result<Aimed,
         }
     }
     let input = estimate::input(document.as_str().as_bytes());
-    let reservation = held(front, sent_as, price.as_ref(), &document)?;
+    let reservation = held(front, sent_as, price.as_ref(), (&document, input))?;
     let target = joined(&aim.provider, &rest)?;
     let model = ModelCall {
         step,
@@ -259,15 +267,14 @@ fn held(
     front: &Front,
     operation: Operation,
     price: Option<&Price>,
-    document: &Document,
+    (document, input): (&Document, u64),
 ) -> Result<Option<Reservation>, Refusal> {
     if !operation.is_charged() {
         return Ok(None);
     }
     let most = document.max_output(operation).map_err(unreadable)?;
-    let text = document.as_str().as_bytes();
     // `max_output` has counted the choices of a request that limits them.
-    let worst = estimate::worst(operation, text, most, 1, price.and_then(Price::max_output));
+    let worst = estimate::worst(operation, input, most, 1, price.and_then(Price::max_output));
     let worst = budget::Worst {
         tokens: worst.input.saturating_add(worst.output),
         usd: price.map(|price| price.worst(worst.input, worst.output)),
@@ -277,21 +284,23 @@ fn held(
     held.map(Some).map_err(|why| Refusal::new(why.code(), why.to_string()).hint(why.hint()))
 }
 
-/// The body as this place may get it, with what was decided of the provider's tools in it.
+/// The body as this place may get it, with what was decided of the provider's tools in it: another provider's are other
+/// tools to policy, and both have to be permitted.
 async fn at_provider(
     front: &Front,
     draft: &Draft,
     aim: &Aim,
     operation: Operation,
     call: &Call,
-    document: &Document,
+    document: Document,
 ) -> Result<(Document, Vec<ServerTool>), Refusal> {
     if aim.provider.name() == draft.provider.name() && aim.model == draft.step.asked {
-        return Ok((document.clone(), draft.step.server_tools.clone()));
+        return Ok((document, draft.step.server_tools.clone()));
     }
-    let spoken = (draft.provider.dialect, operation);
-    without_denied(front, &call.caller, spoken, aim.provider.name().as_str(), &aim.model, document.clone())
-        .await
+    let (spoken, name) = ((draft.provider.dialect, operation), aim.provider.name().as_str());
+    let (document, decided) = without_denied(front, &call.caller, spoken, name, &aim.model, document).await?;
+    let gone = draft.step.server_tools.iter().filter(|tool| tool.decision == Decision::Deny);
+    Ok((document, gone.cloned().chain(decided).collect()))
 }
 
 fn step(draft: &Draft, aim: &Aim, server_tools: Vec<ServerTool>) -> ModelStep {
@@ -307,25 +316,30 @@ fn step(draft: &Draft, aim: &Aim, server_tools: Vec<ServerTool>) -> ModelStep {
     step
 }
 
-fn record_only(draft: &Draft) -> ModelCall {
-    ModelCall {
-        step: draft.step.clone(),
-        reservation: None,
-        parent: None,
-        operation: draft.operation,
-        price: None,
-        input: 0,
-        hides_usage: false,
-        content: draft.provider.content,
-        sent: OnceLock::new(),
-        attempts: AtomicU32::new(0),
-    }
-}
-
 /// Path and query below the provider's base URL.
 fn own_path(draft: &Draft, call: &Call) -> String {
     let path = call.http().and_then(|http| draft.provider.below(http.target.path_and_query()));
     path.unwrap_or_default().to_owned()
+}
+
+/// A path below one provider's base URL as one below another's: the version stands in the URL or in the path, once.
+fn at_version(from: &Target, to: &Target, rest: &str) -> String {
+    let own = |url: &Target| {
+        let last = url.path().trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        endpoint::VERSIONS.iter().find(|version| **version == last).copied()
+    };
+    let path = rest.strip_prefix('/').unwrap_or(rest);
+    let named = endpoint::VERSIONS
+        .iter()
+        .find_map(|version| Some((*version, path.strip_prefix(version)?.strip_prefix('/')?)));
+    let (version, path) = match named {
+        Some((version, path)) => (Some(version), path),
+        None => (own(from), path),
+    };
+    match version.filter(|_| own(to).is_none()) {
+        Some(version) => format!("/{version}/{path}"),
+        None => format!("/{path}"),
+    }
 }
 
 /// Names another model of the same API: in the body, or in the path where that has it.
@@ -337,6 +351,10 @@ fn with_model(
     document: &mut Document,
 ) -> Result<String, Refusal> {
     if dialect == Dialect::Gemini {
+        if document.get("model").is_some() {
+            let name = serde_json::Value::from(format!("models/{model}")).to_string();
+            document.set("model", &name).map_err(unreadable)?;
+        }
         return Ok(rest.replacen(&format!("models/{asked}"), &format!("models/{model}"), 1));
     }
     let name = serde_json::Value::from(model).to_string();
@@ -362,7 +380,7 @@ fn ask_usage(document: &mut Document) -> Result<bool, Refusal> {
 }
 
 /// Makes a client's fields those of the other API, and says where its requests go.
-fn speak(direction: Direction, fields: &mut HeaderMap) -> String {
+fn speak(direction: Direction, fields: &mut HeaderMap) -> &'static str {
     let foreign: Vec<HeaderName> = fields
         .keys()
         .filter(|name| name.as_str().starts_with("anthropic-") || name.as_str().starts_with("openai-"))
@@ -378,9 +396,9 @@ fn speak(direction: Direction, fields: &mut HeaderMap) -> String {
         Direction::ChatToMessages => {
             let version = HeaderValue::from_static(translate::ANTHROPIC_VERSION);
             fields.insert(HeaderName::from_static("anthropic-version"), version);
-            "/v1/messages".to_owned()
+            "/v1/messages"
         }
-        Direction::MessagesToChat => "/v1/chat/completions".to_owned(),
+        Direction::MessagesToChat => "/v1/chat/completions",
     }
 }
 
@@ -388,5 +406,26 @@ fn untranslated(why: &translate::Refused) -> Code {
     match why {
         translate::Refused::Malformed { .. } => Code::MalformedRequest,
         _ => Code::ToolCallDenied,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_stands_in_the_url_or_in_the_path_once() {
+        let url = |text: &str| Target::from_absolute(text).unwrap();
+        let (plain, versioned) = (url("https://a.test/"), url("https://b.test/openai/v1"));
+        for (from, to, rest, expect) in [
+            (&plain, &versioned, "/v1/chat/completions?a=b", "/chat/completions?a=b"),
+            (&versioned, &plain, "/chat/completions", "/v1/chat/completions"),
+            (&versioned, &versioned, "/chat/completions", "/chat/completions"),
+            (&plain, &plain, "/v1beta/models/m:generateContent", "/v1beta/models/m:generateContent"),
+            (&plain, &versioned, "/v1/messages", "/messages"),
+            (&plain, &plain, "/v10/x", "/v10/x"),
+        ] {
+            assert_eq!(at_version(from, to, rest), expect, "{rest}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -10,6 +11,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use strait_model::translate::{self, Direction, Stream};
+use tokio::sync::Semaphore;
 
 use crate::{
     decide::Refused,
@@ -43,7 +45,7 @@ impl Back {
     }
 
     /// The provider's answer for the client. An answer of the gateway's own stays as it is.
-    pub(super) async fn take(self, response: Response<Body>) -> Response<Body> {
+    pub(super) async fn take(self, response: Response<Body>, room: &Arc<Semaphore>) -> Response<Body> {
         if response.extensions().get::<Refused>().is_some() {
             return response;
         }
@@ -62,7 +64,7 @@ impl Back {
         }
         head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         head.headers.remove(header::CONTENT_ENCODING);
-        let whole = if encoded { None } else { collected(body).await };
+        let whole = if encoded { None } else { collected(body, room).await };
         let told = whole.as_deref().unwrap_or_default();
         let read = translate::answer(self.direction, told, now);
         let (status, text) = match read {
@@ -86,14 +88,17 @@ fn error(message: &str) -> Vec<u8> {
     serde_json::json!({"error": {"type": "api_error", "message": message}}).to_string().into_bytes()
 }
 
-/// The body, unless it is too large or breaks off.
-async fn collected(mut body: Body) -> Option<Vec<u8>> {
+/// The body, unless it is too large, breaks off, or the run's room for model calls is taken.
+async fn collected(mut body: Body, room: &Arc<Semaphore>) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
+    let mut taken = Vec::new();
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.ok()?.into_data() {
             if bytes.len().saturating_add(data.len()) > MOST {
                 return None;
             }
+            let units = u32::try_from(data.len().div_ceil(1024)).ok()?;
+            taken.push(room.try_acquire_many(units).ok()?);
             bytes.extend_from_slice(&data);
         }
     }
@@ -109,6 +114,8 @@ impl Translated {
                     if let Ok(data) = frame.into_data() {
                         self.stream.feed(&data, &mut out);
                     }
+                    // The client has been told, so nothing more is waited for.
+                    self.over = self.stream.fault().is_some();
                 }
                 // The client hears of it as of a cut: by an event, and by the end.
                 Some(Err(_)) | None => {

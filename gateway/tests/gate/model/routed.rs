@@ -141,3 +141,38 @@ async fn a18_what_another_api_cant_say_is_refused_by_name_and_goes_nowhere() {
     assert!(text.contains("logprobs"), "{text}");
     assert!(openai.seen().is_empty() && anthropic.seen().is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a18_the_version_of_the_api_is_named_once_wherever_a_provider_has_it() {
+    let (openai, anthropic) =
+        (Provider::new(Reply::json(CHAT_ANSWER)).await, Provider::new(Reply::json(ANTHROPIC_ANSWER)).await);
+    let mut eos = told(Dialect::OpenAi, openai.port());
+    eos.name = "eos".parse().unwrap();
+    eos.url = format!("http://ok.test:{}/base/v1", openai.port());
+    let providers = Providers {
+        providers: vec![
+            told(Dialect::OpenAi, openai.port()),
+            eos,
+            told(Dialect::Anthropic, anthropic.port()),
+        ],
+        rules: "[[routes]]\nto = \"eos/llama\"\n".to_owned(),
+        ..Providers::default()
+    };
+    let world = World::new(Options { providers, ..Options::default() }).await;
+    world.log.credentials.lock().unwrap().insert("key".to_owned(), vec![Ok(KEY.to_owned()); 2]);
+    assert_eq!(world.call(PATH, &["-d", CHAT]).await.status, 200);
+    assert!(openai.last().line.starts_with("POST /base/v1/chat/completions "), "{:?}", openai.last());
+    let messages = CHAT.replace("gpt-5", "claude");
+    assert_eq!(world.call("/model/anthropic/v1/messages", &["-d", &messages]).await.status, 200);
+    assert!(openai.last().line.starts_with("POST /base/v1/chat/completions "), "{:?}", openai.last());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a18_a_model_that_path_and_body_name_differently_is_refused_case_69() {
+    let (world, gemini) = super::world(Dialect::Gemini, Reply::json("{}")).await;
+    let path = "/model/gemini/v1beta/models/gemini-2.5-pro:generateContent";
+    let body = |model: &str| format!("{{\"model\":\"models/{model}\",\"contents\":[]}}");
+    assert_eq!(world.call(path, &["-d", &body("gemini-2.5-flash")]).await.status, 400);
+    assert!(gemini.seen().is_empty());
+    assert_eq!(world.call(path, &["-d", &body("gemini-2.5-pro")]).await.status, 200);
+}
