@@ -353,7 +353,7 @@ fn budgets_are_read_and_what_is_no_amount_is_refused_with_its_key_a18() {
 }
 
 #[test]
-fn providers_are_read_with_the_place_that_their_api_has_for_a_key_a16() {
+fn providers_are_read_with_the_place_that_their_api_has_for_a_key_a15() {
     use strait_contract::provider::{Content, Dialect};
 
     let config = parse(

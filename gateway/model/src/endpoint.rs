@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_each_api_are_read_a16() {
+    fn paths_of_each_api_are_read_a15() {
         use Dialect::{Anthropic, Gemini, OpenAi};
         use Operation::{
             Chat, Completions, CountTokens, Embed, Embeddings, Generate, Messages, Models, Responses,

@@ -64,7 +64,7 @@ async fn step(world: &World) -> (ModelStep, strait_contract::record::Step) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_needs_no_permit_and_gets_the_providers_key_a16() {
+async fn a_call_needs_no_permit_and_gets_the_providers_key_a15_a18() {
     let answers = [
         (
             Dialect::OpenAi,
@@ -146,7 +146,7 @@ async fn a_stream_is_passed_on_as_it_comes_and_unchanged_case_77() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_isnt_a_known_endpoint_is_refused_in_the_apis_shape_a16() {
+async fn what_isnt_a_known_endpoint_is_refused_in_the_apis_shape_a15_case_74() {
     let (world, provider) = world_with(Dialect::OpenAi, Reply::json("{}"), |all| {
         all.providers[0].allow.push("files".to_owned());
         all.agents.push(("coder".parse().unwrap(), vec!["openai/gpt-5*".to_owned()]));
@@ -290,4 +290,23 @@ async fn telemetry_at_a_providers_host_gets_neither_key_nor_token() {
     let seen = provider.last();
     assert!(!format!("{seen:?}").contains(TOKEN) && !format!("{seen:?}").contains(KEY), "{seen:?}");
     assert!(world.log.handed.lock().unwrap().is_empty(), "the credential isn't even asked for");
+}
+
+/// A server of the operator's own asks for no key, so it gets none: not the caller's, and not the token (A17).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_without_a_key_gets_neither_the_callers_nor_the_token_a17() {
+    let (world, provider) = world_with(Dialect::OpenAi, Reply::json(CHAT_ANSWER), |providers| {
+        providers.providers[0].name = "eos".parse().unwrap();
+        providers.providers[0].credential = None;
+    })
+    .await;
+    let got = world.call("/model/eos/v1/chat/completions", &["-d", CHAT, "-H", "x-api-key: mine"]).await;
+    assert_eq!((got.status, got.body.as_slice()), (200, CHAT_ANSWER.as_bytes()));
+    let seen = provider.last();
+    for field in ["authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"] {
+        assert!(seen.header(field).is_none(), "{field}: {seen:?}");
+    }
+    assert!(!format!("{seen:?}").contains(TOKEN) && !format!("{seen:?}").contains(KEY), "{seen:?}");
+    let (model, _) = step(&world).await;
+    assert_eq!(model.tokens.unwrap().input, 9);
 }

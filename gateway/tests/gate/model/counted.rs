@@ -28,7 +28,7 @@ fn chat_stream() -> Vec<&'static str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_and_cost_of_an_answer_are_on_record_a17() {
+async fn tokens_and_cost_of_an_answer_are_on_record_a16() {
     let (world, provider) = world(Dialect::OpenAi, Reply::json(CHAT_ANSWER)).await;
     assert_eq!(world.call(PATH, &["-d", CHAT]).await.status, 200);
     let (model, done) = step(&world).await;
@@ -83,7 +83,7 @@ async fn a_streams_usage_is_asked_for_and_kept_from_who_didnt_ask_case_63() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_breaks_off_is_recorded_with_what_it_came_to_a17_case_64() {
+async fn a_stream_that_breaks_off_is_recorded_with_what_it_came_to_a16_case_75() {
     let events = [
         r#"{"type":"message_start","message":{"id":"m","model":"claude-sonnet-4-5","usage":{"input_tokens":50,"cache_read_input_tokens":10,"output_tokens":1}}}"#,
         r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"some words that have been written"}}"#,

@@ -112,9 +112,9 @@ async fn saw(script: &str, to: Result<u16, Ipv4Addr>) -> Value {
         .unwrap_or_else(|_| panic!("{}\n{text}\n{}", output.status, String::from_utf8_lossy(&output.stderr)))
 }
 
-/// A16, A17: nothing but base URL and key.
+/// A15, A16: nothing but base URL and key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn official_clients_see_what_they_see_without_a_gateway_a16_a17() {
+async fn official_clients_see_what_they_see_without_a_gateway_a15_a16() {
     let mock = aimock().await;
     let (world, addr) = world(mock.port).await;
     let mut calls = 0;
@@ -140,9 +140,9 @@ async fn official_clients_see_what_they_see_without_a_gateway_a16_a17() {
     assert!(!world.log.text().contains(TOKEN));
 }
 
-/// A17: an upstream that says nothing of what was used is estimated, and the estimate is marked as one.
+/// A16: an upstream that says nothing of what was used is estimated, and the estimate is marked as one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_provider_doesnt_count_is_estimated_a17() {
+async fn what_a_provider_doesnt_count_is_estimated_a16_case_63() {
     let mock = fakellm().await;
     let (world, _) = world(mock.port).await;
     let body = r#"{"model":"gpt-5","stream":true,"messages":[{"role":"user","content":"say something longer than this"}]}"#;
